@@ -47,6 +47,8 @@ async def test_jobs_are_found_newest_first_and_by_every_field(store: Store) -> N
     assert await listed(store, name="else") == ["b"]
     assert await listed(store, queue="mail") == ["c"]
     assert await listed(store, parent="a") == ["c"]
+    assert await listed(store, ids=("a", "c", "nobody")) == ["c", "a"]
+    assert await listed(store, parents=("a", "b")) == ["c"]
     assert await listed(store, key="k") == ["a"]
     assert await listed(store, states=(JobState.COMPLETED,)) == []
     assert await listed(store, states=(JobState.PENDING,), tenant="other") == ["b"]

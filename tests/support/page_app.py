@@ -27,6 +27,7 @@ def page_app(url: str) -> App:
     _money_jobs(app)
     _doubtful_job(app)
     _other_jobs(app)
+    _family_job(app)
     return app
 
 
@@ -138,8 +139,8 @@ def _other_jobs(app: App) -> None:
         return "copied"
 
     @app.job
-    async def offer(ctx: JobContext, usd: int) -> str:
-        yes = await ctx.approve("Send this offer?", details={"usd": usd})
+    async def offer(ctx: JobContext, usd: int, risk: str = "medium") -> str:
+        yes = await ctx.approve("Send this offer?", details={"usd": usd}, risk=risk)
         return f"sent by {yes.by[0]}"
 
     @app.job(budget=BudgetLimits(usd=5))
@@ -151,6 +152,17 @@ def _other_jobs(app: App) -> None:
         return await copy_rows()
 
     _ = offer, research, copy
+
+
+def _family_job(app: App) -> None:
+    @app.job
+    async def family(ctx: JobContext, depth: int) -> int:
+        if depth == 0:
+            return 1
+        below = app.jobs["family"]
+        return sum(await ctx.gather(*(ctx.child(below(depth - 1)) for _ in range(2))))
+
+    _ = family
 
 
 # The state in which each of the sample jobs stays.

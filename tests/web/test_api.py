@@ -11,7 +11,7 @@ from perdure.approvals import ApprovalTerms, Policy
 from perdure.errors import Permanent
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
-from tests.support.store import entry, started, write_of
+from tests.support.store import entry, new_job, started, write_of
 from tests.support.web_client import api_of
 
 
@@ -138,6 +138,43 @@ async def test_a_failed_job_says_why_and_a_retry_runs_it_again(app: App) -> None
             json={"action": "retry", "q": "name:fails", "reason": "", "dry_run": True},
         )
         assert (dry.json()["affected"], dry.json()["dry_run"]) == (1, True)
+
+
+async def test_jobs_that_are_named_are_commanded_by_one_request_of_their_own_tenant(
+    app: App,
+) -> None:
+    async with api_of(app) as api:
+        ids = [await submitted(api, "twice", number) for number in range(3)]
+        elsewhere = await app.submit(app.jobs["twice"](9), tenant="other")
+        body = {"action": "cancel", "ids": [*ids[:2], elsewhere.id], "reason": "too many"}
+        done = (await api.post("/api/v1/jobs/bulk", json=body)).json()
+        assert (done["affected"], done["refused"]) == (2, 0)
+        again = (await api.post("/api/v1/jobs/bulk", json={**body, "dry_run": True})).json()
+        assert (again["affected"], again["refused"]) == (0, 2)  # each in its state is told why
+        states = [(await api.get(f"/api/v1/jobs/{id}")).json()["state"] for id in ids]
+        assert states == ["CANCELLED", "CANCELLED", "PENDING"]
+        assert (await elsewhere.job()).state is JobState.PENDING
+        cases: list[dict[str, Any]] = [{"q": "", "ids": ids}, {}, {"ids": []}]
+        for wrong in cases:
+            answer = await api.post("/api/v1/jobs/bulk", json={"action": "cancel", **wrong})
+            assert answer.status_code == 422
+
+
+async def test_the_tree_below_a_job_is_told_level_by_level(app: App) -> None:
+    async with api_of(app) as api:
+        root = await submitted(api, "twice", 1)
+        store = await app.store()
+        below = [("b", root), ("c", "b"), ("a", root), ("other", "elsewhere")]
+        for id, parent in below:
+            await store.submit([new_job(id, tenant="default", parent=parent)])
+        tree = (await api.get(f"/api/v1/jobs/{root}/tree")).json()
+        assert [(each["id"], each["parent"]) for each in tree["items"]] == [
+            ("b", root),
+            ("a", root),
+            ("c", "b"),
+        ]
+        assert tree["cut"] is False
+        assert (await api.get("/api/v1/jobs/nobody/tree")).status_code == 404
 
 
 async def test_messages_and_output_of_a_job(app: App) -> None:

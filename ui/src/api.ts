@@ -449,6 +449,11 @@ export function signIn(again = false): void {
   location.assign(url(`login?next=${next}${again ? "&again=1" : ""}`));
 }
 
+export async function signOut(): Promise<void> {
+  await send(url("logout"), { method: "POST", headers: { "X-CSRF-Token": session.value?.csrf ?? "" } });
+  location.assign(url("login"));
+}
+
 export async function get<T>(path: string, parameters: Parameters = {}, signal?: AbortSignal): Promise<T> {
   const response = await send(address(path, parameters), { signal: signal ?? null, headers: { Accept: "application/json" } });
   const body = (await response.json()) as T;
@@ -461,18 +466,21 @@ export async function getText(href: string): Promise<string> {
   return (await send(target, {})).text();
 }
 
-export async function ask<T>(method: "POST" | "PUT" | "DELETE", path: string, body?: unknown): Promise<T> {
+/** A key by which a request that is sent again is known to be the same. */
+export const newKey = (): string => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+
+export async function ask<T>(method: "POST" | "PUT" | "DELETE", path: string, body?: unknown, key?: string): Promise<T> {
   const headers: Record<string, string> = { Accept: "application/json" };
   if (session.value?.csrf) headers["X-CSRF-Token"] = session.value.csrf;
   if (method !== "DELETE" || body !== undefined) headers["Content-Type"] = "application/json";
-  if (method === "POST") headers["Idempotency-Key"] = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+  if (method === "POST") headers["Idempotency-Key"] = key ?? newKey();
   const content = method === "DELETE" && body === undefined ? null : JSON.stringify(body ?? {});
   const response = await send(address(path), { method, headers, body: content });
   const text = await response.text();
   return (text ? JSON.parse(text) : null) as T;
 }
 
-export const post = <T>(path: string, body?: unknown): Promise<T> => ask<T>("POST", path, body);
+export const post = <T>(path: string, body?: unknown, key?: string): Promise<T> => ask<T>("POST", path, body, key);
 
 export const isLarge = (value: unknown): value is { $large: Large } =>
   value !== null && typeof value === "object" && "$large" in value;

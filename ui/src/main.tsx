@@ -6,6 +6,7 @@ import { startLive } from "./live";
 import { Empty, Trouble } from "./parts/basics";
 import { ApprovalsPage } from "./pages/approvals";
 import { AuditPage } from "./pages/audit";
+import { ComparePage } from "./pages/compare";
 import { EffectsPage } from "./pages/effects";
 import { ErrorsPage } from "./pages/errors";
 import { JobPage, prefetch } from "./pages/job";
@@ -28,6 +29,8 @@ function Pages() {
       return <Home />;
     case "/jobs":
       return <JobsPage />;
+    case "/compare":
+      return <ComparePage />;
     case "/inbox":
       return <ApprovalsPage />;
     case "/effects":

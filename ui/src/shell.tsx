@@ -3,12 +3,12 @@ import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { get, type JobRow, may, type Page, reachable, session, signIn, type Summary } from "./api";
+import { get, type JobRow, may, type Page, reachable, session, signIn, signOut, type Summary } from "./api";
 import { url } from "./base";
 import { count, zone } from "./format";
 import { shortcuts, useKeys } from "./keys";
 import { connection, useRead } from "./live";
-import { Announcer, Dialog, titled, Toasts } from "./parts/basics";
+import { Announcer, Dialog, Menu, titled, Toasts } from "./parts/basics";
 import { Icon } from "./parts/icons";
 import { go, Link, path } from "./router";
 import { State } from "./status";
@@ -67,6 +67,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
   useEffect(() => {
     document.title = `${waiting > 0 ? `(${waiting}) ` : ""}${titled.value ? `${titled.value} · ` : ""}Perdure`;
   });
+  useEffect(() => drawIcon(waiting), [waiting]);
   useKeys("Everywhere", {
     "?": ["Show these keys", () => { helpOpen.value = true; }],
     "mod+k": ["Search and commands", () => { paletteOpen.value = true; }],
@@ -86,6 +87,17 @@ export function Shell({ children }: { children: ComponentChildren }) {
       <Announcer />
     </div>
   );
+}
+
+/** Puts the number of approvals that wait onto the icon of the tab. */
+function drawIcon(waiting: number): void {
+  const link = document.querySelector<HTMLLinkElement>("link[rel=icon]");
+  if (!link) return;
+  link.dataset.plain ??= link.href;
+  const text = waiting > 99 ? "99+" : String(waiting);
+  const width = 9 + text.length * 9;
+  const icon = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#1f2328"/><path d="M9 25V8h8.2a5.4 5.4 0 0 1 0 10.8H13" fill="none" stroke="#fff" stroke-width="3" stroke-linecap="round" stroke-linejoin="round"/><rect x="${32 - width}" y="13" width="${width}" height="19" rx="9" fill="#8250df"/><text x="${32 - width / 2}" y="28" text-anchor="middle" font-family="system-ui,sans-serif" font-size="15" font-weight="700" fill="#fff">${text}</text></svg>`;
+  link.href = waiting > 0 ? `data:image/svg+xml,${encodeURIComponent(icon)}` : link.dataset.plain;
 }
 
 function focusSearch(): void {
@@ -113,7 +125,10 @@ function TopBar() {
       <button class="text-button only-wide" title="Times in UTC or of this browser" onClick={switchZone}>{zone.value === "utc" ? "UTC" : "Local"}</button>
       <button class="icon-button" title={`Theme: ${theme.value}`} aria-label={`Theme: ${theme.value}; change it`} onClick={nextTheme}><Icon name={theme.value === "light" ? "sun" : theme.value === "dark" ? "moon" : "system"} /></button>
       <button class="icon-button only-wide" title="Keyboard (?)" aria-label="Keyboard shortcuts" onClick={() => { helpOpen.value = true; }}><Icon name="key" /></button>
-      {principal && <span class="who" title={`${principal.id}: ${principal.roles.join(", ")}`}>{principal.name || principal.id}</span>}
+      {principal && <Menu label={`${principal.name || principal.id}: ${principal.roles.join(", ")}`} text={principal.name || principal.id} items={[
+        { text: "Sign in again", run: () => signIn(true) },
+        ...(session.value?.csrf ? [{ text: "Sign out", run: () => void signOut() }] : []),
+      ]} />}
     </header>
   );
 }

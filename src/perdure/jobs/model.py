@@ -360,6 +360,8 @@ class JobQuery(Struct, frozen=True, kw_only=True):
     waits: str | None = None  # what it waits for: a kind of `Job.wait`, such as "approval"
     created: TimeRange | None = None
     ended: TimeRange | None = None
+    ids: tuple[str, ...] = ()  # one of these
+    parents: tuple[str, ...] = ()  # children of one of these
     words: tuple[str, ...] = ()  # each is part of its id, name, key or user, in whichever case
     not_names: tuple[str, ...] = ()
     not_queues: tuple[str, ...] = ()

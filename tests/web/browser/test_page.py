@@ -39,6 +39,7 @@ PAGES = {
     "/charts": "Metrics",
     "/audit": "Audit",
     "/tokens": "Tokens",
+    "/compare": "Compare",
 }
 TABS = ("journal", "attempts", "effects", "undo", "output", "events", "raw")
 
@@ -167,6 +168,73 @@ async def test_failed_jobs_are_chosen_and_retried_after_a_dry_run(app: App) -> N
         await expect(dialog).to_contain_text("Retry: 1 done")
         events = await (await app.handle(ids["fail"])).events()
         assert "retry.asked" in {each.type for each in events}
+    assert there.wrong == []
+
+
+async def test_two_jobs_are_compared_side_by_side(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        for item in ("piano", "harp"):
+            handle = await app.submit(app.jobs["order"](item), key=item)
+            await handle.until(JobState.COMPENSATED)
+        page = await there.open("/jobs")
+        for item in ("piano", "harp"):
+            await page.get_by_role("row").filter(has_text=item).get_by_role("checkbox").check()
+        await page.keyboard.press("c")
+        await page.wait_for_url("**/compare?*")
+        await expect(page.locator(".says")).to_contain_text("Both compensated")
+        await expect(page.locator(".diff-gone").first).to_contain_text("piano")
+        await expect(page.locator(".diff-new").first).to_contain_text("harp")
+        await page.get_by_role("button", name="pay#1", exact=False).first.click()
+        await expect(page.locator(".step-diff")).to_contain_text("pay#1")
+        await expect(
+            page.locator(".step-diff").get_by_text("The same on both sides")
+        ).to_be_visible()
+    assert there.wrong == []
+
+
+async def test_the_children_of_a_job_are_a_tree(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        handle = await app.submit(app.jobs["family"](2))
+        await handle.result()
+        page = await there.open(f"/jobs/{handle.id}?tab=children")
+        rows = page.locator(".branch")
+        await expect(rows).to_have_count(7)  # itself, two children, and two of each
+        await page.get_by_role("button", name=re.compile("^Close family")).first.click()
+        await expect(rows).to_have_count(1)
+    assert there.wrong == []
+
+
+async def test_several_approvals_are_answered_at_once_but_never_one_of_high_risk(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        low = [await app.submit(app.jobs["offer"](usd), user="kim") for usd in (1, 2)]
+        high = await app.submit(app.jobs["offer"](900_000, "high"), user="kim")
+        for handle in (*low, high):
+            await handle.until(JobState.WAITING)
+        page = await there.open("/inbox")
+        await page.get_by_label("Select all below HIGH").check()
+        await expect(page.get_by_label("Select Send this offer?")).to_have_count(2)
+        sent: list[dict[str, str]] = []
+        page.on("request", lambda it: sent.append(it.headers) if it.method == "POST" else None)
+        await page.get_by_role("button", name="Approve 2 actions").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Approve 2 actions").click()
+        assert [await handle.result() for handle in low] == ["sent by ann"] * 2
+        assert len({each["idempotency-key"] for each in sent}) == 2
+        assert await page.locator("link[rel=icon]").get_attribute("href")
+        await expect(page.get_by_role("heading", name="Send this offer?")).to_have_count(1)
+        assert (await high.job()).state is JobState.WAITING
+    assert there.wrong == []
+
+
+async def test_the_tab_has_the_number_of_waiting_approvals_on_it(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        page = await there.open("/jobs")
+        await there.live()
+        icon = page.locator("link[rel=icon]")
+        await expect(icon).to_have_attribute("href", re.compile(r"/assets/icon-"))
+        handle = await app.submit(app.jobs["offer"](900), user="kim")
+        await handle.until(JobState.WAITING)
+        await expect(page).to_have_title(re.compile(r"^\(1\) "))
+        await expect(icon).to_have_attribute("href", re.compile(r"^data:image/svg\+xml,.*%3E1%3C"))
     assert there.wrong == []
 
 

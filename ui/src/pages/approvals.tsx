@@ -1,7 +1,7 @@
 // Approvals: what exactly will be done if I say yes?
 import { useEffect, useState } from "preact/hooks";
 
-import { type Approval, type Json, may, type Page, part, post, Problem, signIn } from "../api";
+import { type Approval, type Json, may, newKey, type Page, part, post, Problem, signIn } from "../api";
 import { duration, now, plural, shortId } from "../format";
 import { useKeys } from "../keys";
 import { useRead } from "../live";
@@ -12,6 +12,9 @@ import { go, Link, query, setQuery } from "../router";
 import { State } from "../status";
 
 type Asked = "approve" | "reject" | "edit" | "delegate";
+
+/** Whether it may be approved together with others: never where a recent sign-in is needed, which is from HIGH on. */
+const isPlain = (approval: Approval): boolean => approval.state === "PENDING" && approval.may_decide.ok && !approval.needs_recent_sign_in && may("approvals.decide");
 
 export function ApprovalsPage() {
   useTitle("Approvals");
@@ -24,7 +27,17 @@ export function ApprovalsPage() {
   const ordered = [...mine, ...others];
   const [at, setAt] = useState(0);
   const [asked, setAsked] = useState<[Asked, Approval] | null>(null);
+  const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
+  const [several, setSeveral] = useState(false);
   const current = ordered[Math.min(at, ordered.length - 1)];
+  const plain = mine.filter(isPlain);
+  const chosen = plain.filter((each) => picked.has(each.id)); // those that others have decided since are gone
+  const pick = (approval: Approval | undefined) => {
+    if (!approval || !isPlain(approval)) return;
+    const next = new Set(picked);
+    if (!next.delete(approval.id)) next.add(approval.id);
+    setPicked(next);
+  };
   const open = (what: Asked) => {
     if (current?.may_decide.ok && may("approvals.decide")) setAsked([what, current]);
   };
@@ -38,6 +51,7 @@ export function ApprovalsPage() {
     r: ["Reject with a reason", () => open("reject")],
     e: ["Approve with other arguments", () => open("edit")],
     d: ["Delegate", () => open("delegate")],
+    x: ["Select it, to approve several at once", () => pick(current)],
     o: ["Open its job", () => current && go(`/jobs/${current.job}`)],
   });
   const says = !read.data ? "" : which === "all" ? `${plural(all.length, "approval")}, newest first` : mine.length === 0 ? (others.length === 0 ? "Nothing waits for anybody." : `Nothing waits for you; ${plural(others.length, "approval")} for others.`) : `${mine.length} for you${others.length > 0 ? `, ${others.length} for others` : ""}.`;
@@ -53,9 +67,19 @@ export function ApprovalsPage() {
 async def offer(ctx: JobContext, usd: int) -> str:
     yes = await ctx.approve("Send this offer?", details={"usd": usd})
     return yes.by[0]`}>A step that asks for an approval waits here, with exactly what it will do, until somebody decides. So do mails, Slack and the command line: the first answer counts.</Empty>}
+      {plain.length > 1 && (
+        <div class={chosen.length > 0 ? "selection" : "selection quiet"} role="region" aria-label="Several approvals">
+          <label class="check-label"><input type="checkbox" checked={chosen.length === plain.length} onChange={() => setPicked(new Set(chosen.length === plain.length ? [] : plain.map((each) => each.id)))} /> {chosen.length > 0 ? <strong class="num">{chosen.length} selected</strong> : <>Select all below HIGH</>}</label>
+          {chosen.length > 0 && <button class="button small primary" onClick={() => setSeveral(true)}>Approve {plural(chosen.length, "action")}…</button>}
+          <span class="spring" />
+          {mine.length > plain.length && <span class="muted small">{plural(mine.length - plain.length, "other")} of HIGH risk or above: one at a time</span>}
+          {chosen.length > 0 && <button class="text-button" onClick={() => setPicked(new Set())}>Clear</button>}
+        </div>
+      )}
       <div class="cards">
-        {ordered.map((each, index) => <Card key={each.id} approval={each} active={each === current} focus={() => setAt(index)} ask={(what) => setAsked([what, each])} />)}
+        {ordered.map((each, index) => <Card key={each.id} approval={each} active={each === current} focus={() => setAt(index)} ask={(what) => setAsked([what, each])} picked={plain.length > 1 && isPlain(each) ? picked.has(each.id) : null} pick={() => pick(each)} />)}
       </div>
+      {several && <DecideSeveral approvals={chosen} close={() => setSeveral(false)} done={() => { setPicked(new Set()); read.again(); }} />}
       {asked && <Decide what={asked[0]} approval={asked[1]} close={() => setAsked(null)} done={() => { setAsked(null); read.again(); }} stale={read.again} />}
     </>
   );
@@ -70,7 +94,17 @@ function callText(approval: Approval): string {
   return `${name}(${parts.join(", ")})`;
 }
 
-function Card({ approval, active, focus, ask }: { approval: Approval; active: boolean; focus: () => void; ask: (what: Asked) => void }) {
+interface CardProps {
+  approval: Approval;
+  active: boolean;
+  focus: () => void;
+  ask: (what: Asked) => void;
+  /** null: it cannot be decided together with others. */
+  picked: boolean | null;
+  pick: () => void;
+}
+
+function Card({ approval, active, focus, ask, picked, pick }: CardProps) {
   const yes = approval.votes.filter((vote) => vote.is_current && vote.verdict === "approve");
   const pending = approval.state === "PENDING";
   const decidable = approval.may_decide.ok && may("approvals.decide");
@@ -78,6 +112,7 @@ function Card({ approval, active, focus, ask }: { approval: Approval; active: bo
   return (
     <section class={`card approval${active ? " active" : ""}`} aria-label={approval.title} onFocusCapture={focus} onPointerDown={focus}>
       <div class="approval-line">
+        {picked !== null && <input type="checkbox" aria-label={`Select ${approval.title}`} checked={picked} onChange={pick} />}
         <Risk level={approval.risk} />
         <h2><bdi>{approval.title}</bdi></h2>
         {!pending && <State state={approval.state} />}
@@ -186,6 +221,58 @@ function Decide({ what, approval, close, done, stale }: DecideProps) {
         </>
       )}
       {approval.needs_recent_sign_in && what !== "delegate" && <p class="small muted">A decision about {approval.risk} needs a sign-in within the last 15 minutes.</p>}
+    </Ask>
+  );
+}
+
+interface Fate {
+  approval: Approval;
+  /** Of this one answer: sent again, it counts once. */
+  key: string;
+  done: string;
+  refused: string;
+}
+
+/** Approves several, each by an answer of its own that names the action that was shown. */
+function DecideSeveral({ approvals, close, done }: { approvals: Approval[]; close: () => void; done: () => void }) {
+  const [fates, setFates] = useState<Fate[]>(() => approvals.map((approval) => ({ approval, key: newKey(), done: "", refused: "" })));
+  const [over, setOver] = useState(false);
+  const open = fates.filter((each) => !each.done);
+  const run = async (reason: string) => {
+    const told: Fate[] = [];
+    for (const fate of fates) {
+      if (fate.done) {
+        told.push(fate);
+        continue;
+      }
+      try {
+        const { approval, key } = fate;
+        const answer = await post<Approval>(`approvals/${part(approval.id)}/decide`, { verdict: "approve", action_hash: approval.action.hash, reason }, key);
+        told.push({ ...fate, done: outcome(answer, "approve"), refused: "" });
+      } catch (error) {
+        told.push({ ...fate, refused: error instanceof Problem ? kindly(error) : String(error) });
+      }
+      setFates([...told, ...fates.slice(told.length)]);
+    }
+    done();
+    if (told.every((each) => each.done)) {
+      toast(`Approved ${plural(told.length, "action")}`);
+      return;
+    }
+    setOver(true);
+    return "stay" as const;
+  };
+  return (
+    <Ask title={`Approve ${plural(fates.length, "action")}`} verb={over ? `Try ${plural(open.length, "action")} again` : `Approve ${plural(fates.length, "action")}`} wide disabled={open.length === 0} run={run} close={close}>
+      <p>Exactly these run, each once. Whatever was edited meanwhile is refused.</p>
+      <ol class="several">
+        {fates.map(({ approval, done: well, refused }) => (
+          <li key={approval.id}>
+            <span class="several-line"><Risk level={approval.risk} /><strong class="clip"><bdi>{approval.title}</bdi></strong><span class="spring" />{well ? <span class="tone-done">✓ {well}</span> : refused ? <span class="tone-failed">✗ {refused}</span> : <span class="muted mono">{shortId(approval.job)}</span>}</span>
+            <pre tabIndex={0}><bdi>{callText(approval)}</bdi></pre>
+          </li>
+        ))}
+      </ol>
     </Ask>
   );
 }

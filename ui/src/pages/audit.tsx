@@ -34,19 +34,19 @@ export function AuditPage() {
       {items?.length === 0 && <Empty title="Nothing yet">What people and programs do by the API, this page or the command line is written here, and cannot be changed without breaking the chain.</Empty>}
       {shown.length > 0 && (
         <div class="table-box" tabIndex={0} role="region" aria-label="Audit log">
-          <table>
+          <table class="narrow-cards">
             <thead><tr><th class="num">No</th><th>Time</th><th>Who</th><th>Did</th><th>To</th><th>With</th><th>From</th><th>Hash</th></tr></thead>
             <tbody>
               {shown.map((each) => (
                 <tr key={`${each.tenant} ${each.no}`}>
-                  <td class="num muted">{each.no}</td>
-                  <td class="num"><At at={each.at} seconds /></td>
-                  <td><bdi>{each.actor}</bdi>{each.kind === "service" && <span class="muted"> (program)</span>}</td>
-                  <td>{each.action}</td>
-                  <td class="mono clip">{target(each)}</td>
-                  <td class="clip muted" title={JSON.stringify(each.data, null, 1)}>{Object.entries(each.data).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join("  ")}</td>
-                  <td class="mono muted">{each.address}</td>
-                  <td class="mono muted">{each.hash.slice(0, 12)}</td>
+                  <td data-label="No" class="num muted">{each.no}</td>
+                  <td data-label="Time" class="num"><At at={each.at} seconds /></td>
+                  <td data-label="Who"><bdi>{each.actor}</bdi>{each.kind === "service" && <span class="muted"> (program)</span>}</td>
+                  <td data-label="Did">{each.action}</td>
+                  <td data-label="To" class="mono clip">{target(each)}</td>
+                  <td data-label="With" class="clip muted" title={JSON.stringify(each.data, null, 1)}>{Object.entries(each.data).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join("  ")}</td>
+                  <td data-label="From" class="mono muted">{each.address}</td>
+                  <td data-label="Hash" class="mono muted">{each.hash.slice(0, 12)}</td>
                 </tr>
               ))}
             </tbody>

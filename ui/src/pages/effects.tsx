@@ -51,7 +51,7 @@ export function EffectCard({ effect, done, where }: { effect: Effect; done: () =
         <span class="num muted"><At at={effect.called_at} seconds /></span>
         <button class="text-button" aria-expanded={more} onClick={() => setMore(!more)}>{more ? "Less" : "More"}</button>
       </div>
-      {effect.state === "IN_DOUBT" && <p class="says">Called <Ago at={effect.called_at} />, and no answer is known.{effect.error ? <> <bdi>{effect.error.message}</bdi></> : null} {effect.problem}</p>}
+      {effect.state === "IN_DOUBT" && <p class="says">Nobody knows whether it happened. It was called <Ago at={effect.called_at} />{effect.error ? <>; <bdi>{effect.error.message}</bdi></> : ", and no answer is known"}. {effect.problem}</p>}
       {settle && (
         <div class="actions">
           <button class="button" onClick={() => setAsk("happened")}>It happened…</button>

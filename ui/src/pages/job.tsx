@@ -1,16 +1,18 @@
 // One job: what happened, and what happens next?
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
-import { type Entry, type JobDetail, type JobEvent, type JobRow, get, may, type Page, part, type Problem, type Spans } from "../api";
-import { count, duration, now, plural, relative, shortId, usd } from "../format";
+import { type Effect, type Entry, type Failure, type JobDetail, type JobEvent, type JobRow, get, may, type Page, part, type Problem, type Spans } from "../api";
+import { count, duration, now, relative, shortId, usd } from "../format";
 import { useKeys } from "../keys";
 import { useCalm, useLive, useRead } from "../live";
-import { Ago, announce, At, Copy, Labels, Loading, Menu, Meter, Tabs, Trouble, useTitle } from "../parts/basics";
+import { Ago, announce, Copy, Empty, Labels, Loading, Menu, Meter, Tabs, Trouble, useTitle } from "../parts/basics";
 import { Payload } from "../parts/payload";
 import { Log, Timeline } from "../parts/timeline";
 import { go, Link, query, setQuery } from "../router";
 import { look, State } from "../status";
+import { EffectCard } from "./effects";
 import { ActionDialog, ACTIONS } from "./job_actions";
+import { JobTree } from "./job_tree";
 import { Attempts, BudgetTab, Effects, Journal, Output, Raw, Undo } from "./job_tabs";
 
 type Tab = "journal" | "attempts" | "effects" | "undo" | "output" | "events" | "budget" | "children" | "raw";
@@ -21,6 +23,7 @@ export function JobPage({ id }: { id: string }) {
   const job = read.data;
   useEffect(() => setKnown(job?.id ?? ""), [job?.id]); // the address may have only a part of the id
   useTitle(job ? `${job.name} ${job.key ?? shortId(job.id)}` : "Job");
+  if (read.problem?.status === 404 && !job) return <Empty title="There is no such job">No job that you may see has the id <code>{id}</code>. It may have been deleted after its time. <Link to="/jobs">Show all jobs</Link></Empty>;
   if (read.problem && !job) return <Trouble problem={read.problem} again={read.again} />;
   if (!job) return <Loading />;
   return <Known job={job} changed={read.put} again={read.again} />;
@@ -65,7 +68,7 @@ function Known({ job, changed, again }: { job: JobDetail; changed: (job: JobDeta
   return (
     <article class="job">
       <Head job={job} act={setAction} />
-      <Story job={job} act={setAction} />
+      <Story job={job} act={setAction} again={again} />
       <Facts job={job} />
       <Timeline job={job} entries={history.entries} spans={history.spans} log={<EventLog job={job} stamp={stamp} />} chosen={step} choose={choose} />
       {history.problem && <Trouble problem={history.problem} />}
@@ -78,7 +81,7 @@ function Known({ job, changed, again }: { job: JobDetail; changed: (job: JobDeta
         {tab === "output" && <Output job={job} />}
         {tab === "events" && <EventLog job={job} stamp={stamp} />}
         {tab === "budget" && job.budget && <BudgetTab budget={job.budget} />}
-        {tab === "children" && <Children job={job} />}
+        {tab === "children" && <JobTree job={job} />}
         {tab === "raw" && <Raw job={job} />}
       </div>
       {action && <ActionDialog job={job} action={action} step={step} entries={history.entries} close={() => setAction(null)} changed={changed} />}
@@ -103,7 +106,7 @@ async function whole<T>(path: string, parameters: Record<string, string | number
   }
 }
 
-const slimJournal = (id: string): Promise<Entry[]> => whole<Entry>(`jobs/${part(id)}/journal`, { slim: 1, limit: 10_000 }, "after");
+export const slimJournal = (id: string): Promise<Entry[]> => whole<Entry>(`jobs/${part(id)}/journal`, { slim: 1, limit: 10_000 }, "after");
 
 let early: { id: string; entries: Promise<Entry[]> } | null = null;
 
@@ -178,38 +181,57 @@ function Head({ job, act }: { job: JobDetail; act: (action: string) => void }) {
   );
 }
 
+/** The failure of a step itself, without the words around it that the job has seen. */
+function plainly(failure: Failure): { step: string | undefined; type: string; message: string; attempts: number } {
+  const [, step, tries, type, message] = /^step (\S+) failed after (\d+) attempts?: ([\w.]+): ([^]*)$/.exec(failure.message) ?? [];
+  const attempts = Number(tries ?? failure.attempt ?? 0);
+  return { step: failure.step || step, type: (type ?? failure.type).split(".").at(-1) ?? "", message: message ?? failure.message, attempts };
+}
+
 /** Failure first; else what it waits for, or what it does. */
-function Story({ job, act }: { job: JobDetail; act: (action: string) => void }) {
-  const failure = job.failure;
+function Story({ job, act, again }: { job: JobDetail; act: (action: string) => void; again: () => void }) {
+  // An effect in doubt is told below, with what can be done about it.
+  const failure = job.failure && !(job.effects_in_doubt > 0 && job.failure.type.endsWith("EffectInDoubt")) ? job.failure : null;
+  const plain = failure && plainly(failure);
   const next = whatNext(job);
   const tone = look(job.shown_state).tone;
   const loud = failure !== null || ["retrying", "attention", "failed"].includes(tone);
   if (!loud && !next && !job.unserved) return null;
   return (
     <section class={`story tone-edge-${failure && SETTLED.includes(job.shown_state) ? (job.shown_state === "needs_attention" ? "attention" : "failed") : tone}`} aria-label="What happened, and what happens next">
-      {failure && (
+      {failure && plain && (
         <div class="story-failure">
           <p class="story-line">
-            {failure.step && <><Link to={`/jobs/${job.id}?step=${part(failure.step)}`} class="mono">{failure.step}</Link>{" "}</>}
-            <strong>{failure.type.split(".").at(-1)}</strong>
-            {failure.attempt && failure.attempt > 1 ? <span class="muted"> at attempt {failure.attempt}</span> : null}
+            {plain.step && <><Link to={`/jobs/${job.id}?step=${part(plain.step)}`} class="mono">{plain.step}</Link>{" "}</>}
+            <strong>{plain.type}</strong>
+            {plain.attempts > 1 ? <span class="muted"> after {plain.attempts} attempts</span> : null}
           </p>
-          <p class="story-message"><bdi>{failure.message}</bdi></p>
+          <p class="story-message"><bdi>{plain.message}</bdi></p>
           {(failure.standing ?? []).length > 0 && <p class="small">Still standing: {failure.standing?.join(", ")}</p>}
           {failure.trace && <details><summary>Traceback</summary><div class="code-block"><pre tabIndex={0}>{failure.trace}</pre><Copy text={failure.trace} /></div></details>}
         </div>
       )}
-      {!failure && job.error && <p class="story-message"><bdi>{job.error}</bdi></p>}
+      {!job.failure && job.error && <p class="story-message"><bdi>{job.error}</bdi></p>}
       {next && <p class="story-next">{next}</p>}
       {job.unserved && <p class="story-next"><span class="tone-retrying" aria-hidden="true">!</span> {job.unserved}</p>}
-      {job.effects_in_doubt > 0 && (
-        <p class="story-next">
-          Nobody knows whether {plural(job.effects_in_doubt, "effect")} of it happened. <button class="button small" onClick={() => setQuery({ tab: "effects" })}>Settle {job.effects_in_doubt === 1 ? "it" : "them"}</button>
-        </p>
-      )}
+      {job.effects_in_doubt > 0 && <Doubts job={job} again={again} />}
       {job.shown_state === "waiting_for_approval" && may("approvals.read") && <Link to={`/inbox?job=${job.id}`} class="button small">Open the approval</Link>}
       {job.shown_state === "retrying" && job.allowed.includes("retry") && <button class="button small" onClick={() => act("retry")}>Retry now…</button>}
     </section>
+  );
+}
+
+const MOST_DOUBTS = 3;
+
+/** The effects of which nobody knows whether they happened, each with what can be said about it. */
+function Doubts({ job, again }: { job: JobDetail; again: () => void }) {
+  const read = useRead<Page<Effect>>(`jobs/${part(job.id)}/effects`);
+  const all = (read.data?.items ?? []).filter((each) => each.state === "IN_DOUBT");
+  return (
+    <>
+      {all.slice(0, MOST_DOUBTS).map((effect) => <EffectCard key={effect.key} effect={effect} done={() => { read.again(); again(); }} />)}
+      {all.length > MOST_DOUBTS && <p class="story-next">And {count(all.length - MOST_DOUBTS)} more. <button class="button small" onClick={() => setQuery({ tab: "effects" })}>Show all</button></p>}
+    </>
   );
 }
 
@@ -273,30 +295,5 @@ function Facts({ job }: { job: JobDetail }) {
         <Payload brief title="Result" value={job.result} name={`${job.name}-result`} />
       </div>
     </>
-  );
-}
-
-function Children({ job }: { job: JobDetail }) {
-  const read = useRead<Page<JobRow>>(`jobs/${part(job.id)}/children?limit=200`, { topics: ["jobs"], gap: 2000 });
-  const rows = useMemo(() => read.data?.items ?? [], [read.data]);
-  if (read.problem) return <Trouble problem={read.problem} />;
-  return (
-    <div class="table-box" tabIndex={0} role="region" aria-label="Children">
-      <table>
-        <thead><tr><th>State</th><th>Job</th><th>Id</th><th class="num">Took</th><th class="num">Submitted</th></tr></thead>
-        <tbody>
-          {rows.map((row) => (
-            <tr key={row.id}>
-              <td><State state={row.shown_state} /></td>
-              <td><Link to={`/jobs/${row.id}`}><bdi>{row.name}</bdi> {row.key && <bdi class="muted">{row.key}</bdi>}</Link></td>
-              <td class="mono muted">{shortId(row.id)}</td>
-              <td class="num">{duration((row.ended_at ?? now.value) - row.created_at)}</td>
-              <td class="num muted"><At at={row.created_at} /></td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-      {rows.length < job.children && <p class="muted">The latest {count(rows.length)} of {count(job.children)}. <Link to={`/jobs?q=${part(`parent:${job.id}`)}`}>Show all</Link></p>}
-    </div>
   );
 }

@@ -29,7 +29,8 @@ export function Journal({ job, entries, step, choose, act }: JournalProps) {
     const low = filter.toLowerCase();
     return low ? entries.filter((entry) => `${entry.id} ${entry.kind} ${entry.state}`.toLowerCase().includes(low)) : entries;
   }, [entries, filter]);
-  const chosen = entries.find((entry) => entry.id === step);
+  const worst = step ? undefined : entries.findLast((entry) => entry.state === "FAILED") ?? (job.shown_state === "retrying" ? entries.find((entry) => entry.id === job.current?.id) : undefined);
+  const chosen = worst ?? entries.find((entry) => entry.id === step) ?? (entries.length === 1 ? entries[0] : undefined);
   if (entries.length === 0) return <p class="muted pad">The journal is empty: no step has begun.</p>;
   return (
     <div class="split">
@@ -39,7 +40,7 @@ export function Journal({ job, entries, step, choose, act }: JournalProps) {
           row={(index) => {
             const entry = shown[index];
             return entry && (
-              <button key={entry.seq} class={entry.id === step ? "entry chosen" : "entry"} aria-pressed={entry.id === step} onClick={() => choose(entry.id === step ? null : entry.id)}>
+              <button key={entry.seq} class={entry === chosen ? "entry chosen" : "entry"} aria-pressed={entry === chosen} onClick={() => choose(entry.id === step ? null : entry.id)}>
                 <span class="num muted">{entry.seq}</span>
                 <State state={entry.state === "PENDING" && entry.wake_at && (entry.attempt ?? 0) > 0 ? "RETRYING" : entry.state} word={false} />
                 <bdi class="mono clip">{entry.id}</bdi>
@@ -59,8 +60,11 @@ export function Journal({ job, entries, step, choose, act }: JournalProps) {
   );
 }
 
+/** An entry of the journal with its payloads. */
+const useWhole = (job: JobDetail, entry: Entry) => useRead<Page<Entry>>(`jobs/${part(job.id)}/journal?limit=1${entry.seq > 0 ? `&after=${entry.seq - 1}` : ""}`);
+
 function EntryDetail({ job, entry, act }: { job: JobDetail; entry: Entry; act: (action: string) => void }) {
-  const read = useRead<Page<Entry>>(`jobs/${part(job.id)}/journal?limit=1${entry.seq > 0 ? `&after=${entry.seq - 1}` : ""}`);
+  const read = useWhole(job, entry);
   const full = read.data?.items[0];
   return (
     <div class="entry-detail">
@@ -132,7 +136,24 @@ export function Attempts({ job, stamp, entries }: { job: JobDetail; stamp: strin
         {entry && <State state={entry.state} />}
       </div>
       <Compare key={step} tries={tries} job={job} />
+      {entry && <Given key={`${step} ${entry.state}`} job={job} entry={entry} tries={tries.length} />}
     </div>
+  );
+}
+
+/** What is stored of a step besides its attempts. */
+function Given({ job, entry, tries }: { job: JobDetail; entry: Entry; tries: number }) {
+  const full = useWhole(job, entry).data?.items[0];
+  if (!full) return null;
+  const some = full.checkpoint !== undefined && full.checkpoint !== null;
+  return (
+    <section aria-label="What the attempts were given">
+      <h3>What {tries === 1 ? "it was" : "they were"} given <span class="muted">{tries > 1 && "the same input every time"}{some && `; the next one would begin at checkpoint ${full.checkpoint_no ?? 0}`}</span></h3>
+      <div class="two">
+        <Payload title="Input" value={full.input} name={`${entry.id}-input`} />
+        {some ? <Payload title="Checkpoint" value={full.checkpoint} name={`${entry.id}-checkpoint`} /> : <Payload title="Output" value={full.output} name={`${entry.id}-output`} />}
+      </div>
+    </section>
   );
 }
 

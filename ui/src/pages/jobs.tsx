@@ -6,6 +6,7 @@ import { compact, count, duration, now, plural, relative, shortId, usd } from ".
 import { useKeys } from "../keys";
 import { useRead } from "../live";
 import { Ago, announce, Ask, At, Choice, Dialog, Empty, Labels, Loading, Menu, Meter, toast, Trouble, useTitle } from "../parts/basics";
+import { useNarrow } from "../parts/narrow";
 import { QueryBox } from "../parts/query_box";
 import { VirtualRows } from "../parts/virtual";
 import { go, Link, query, setQuery } from "../router";
@@ -56,12 +57,15 @@ export function JobsPage() {
     setChosen(next);
   };
   const row = list.rows[at];
+  const [one, other, third] = [...chosen];
+  const compare = one && other && !third ? () => go(`/compare?a=${part(one)}&b=${part(other)}`) : null;
   useKeys("Jobs", {
     j: ["Next job", () => setAt(Math.min(at + 1, list.rows.length - 1))],
     k: ["Previous job", () => setAt(Math.max(at - 1, 0))],
     o: ["Open the job", () => row && go(`/jobs/${row.id}`)],
     Enter: ["Open the job", () => row && go(`/jobs/${row.id}`)],
     x: ["Select the job", () => toggle(row?.id)],
+    c: ["Compare the two selected jobs", () => compare?.()],
     "g n": ["Show new jobs", list.showFresh],
     "g g": ["Go to the top", () => { scrollTo(0, 0); setAt(0); }],
   });
@@ -77,7 +81,7 @@ export function JobsPage() {
       <Chips counts={counts.data?.counts ?? {}} q={q} change={change} />
       {needed.map((each) => <div key={each} class="notice"><span class="tone-retrying" aria-hidden="true">!</span> {each}</div>)}
       {list.problem && <Trouble problem={list.problem} again={list.again} />}
-      {chosen.size > 0 && <SelectionBar count={chosen.size} clear={() => setChosen(new Set())} bulk={setBulk} all={q} />}
+      {chosen.size > 0 && <SelectionBar count={chosen.size} compare={compare} clear={() => setChosen(new Set())} bulk={setBulk} all={q} />}
       {list.fresh.length > 0 && <button class="fresh" onClick={list.showFresh}>{count(list.fresh.length)} new</button>}
       {list.loading && list.rows.length === 0 && <Loading rows={12} />}
       {empty && (q ? <Empty title="No job matches">Nothing is found by <code>{q}</code>. <button class="link" onClick={() => change("")}>Show all jobs</button></Empty>
@@ -93,19 +97,9 @@ export function JobsPage() {
         </div>
       )}
       {list.rows.length > 0 && <p class="list-end muted">{list.next ? "Loading more…" : `${plural(list.rows.length, "job")}, the oldest ${relative(list.rows.at(-1)?.created_at ?? 0, now.value)}`}</p>}
-      {bulk && <Bulk action={bulk} ids={[...chosen]} rows={list.rows} q={q} close={() => setBulk(null)} done={() => setChosen(new Set())} />}
+      {bulk && <Bulk action={bulk} ids={[...chosen]} q={q} close={() => setBulk(null)} done={() => setChosen(new Set())} />}
     </div>
   );
-}
-
-export function useNarrow(): boolean {
-  const [narrow, setNarrow] = useState(innerWidth < 760);
-  useEffect(() => {
-    const measure = () => setNarrow(innerWidth < 760);
-    addEventListener("resize", measure);
-    return () => removeEventListener("resize", measure);
-  }, []);
-  return narrow;
 }
 
 function Chips({ counts, q, change }: { counts: Record<string, number>; q: string; change: (q: string) => void }) {
@@ -254,13 +248,14 @@ const ACTIONS: [string, string, string][] = [
   ["retry", "Retry", "jobs.retry"],
 ];
 
-function SelectionBar({ count: size, clear, bulk, all }: { count: number; clear: () => void; bulk: (action: string) => void; all: string }) {
+function SelectionBar({ count: size, compare, clear, bulk, all }: { count: number; compare: (() => void) | null; clear: () => void; bulk: (action: string) => void; all: string }) {
   const allowed = ACTIONS.filter(([, , permission]) => may(permission));
   return (
     <div class="selection" role="region" aria-label="Selected jobs">
       <strong class="num">{plural(size, "job")} selected</strong>
       {allowed.map(([action, text]) => <button key={action} class="button small" onClick={() => bulk(action)}>{text}…</button>)}
       <Menu label="All jobs that match the query" items={allowed.map(([action, text]) => ({ text: `${text} all that match…`, hint: all || "every job", run: () => bulk(`${action}:all`) }))} />
+      <button class="button small" disabled={!compare} title={compare ? "Side by side" : "Select two jobs to compare them"} onClick={() => compare?.()}>Compare <kbd>c</kbd></button>
       <span class="spring" />
       <button class="text-button" onClick={clear}>Clear</button>
     </div>
@@ -284,21 +279,13 @@ interface BulkAnswer {
 interface BulkProps {
   action: string;
   ids: string[];
-  rows: JobRow[];
   q: string;
   close: () => void;
   done: () => void;
 }
 
-const FITS: Record<string, (row: JobRow) => boolean> = {
-  cancel: (row) => !["COMPLETED", "FAILED", "COMPENSATED", "CANCELLED"].includes(row.state),
-  pause: (row) => ["PENDING", "RUNNING", "WAITING", "COMPENSATING"].includes(row.state),
-  resume: (row) => ["PAUSED", "NEEDS_ATTENTION"].includes(row.state),
-  retry: (row) => ["FAILED", "CANCELLED", "NEEDS_ATTENTION"].includes(row.state),
-};
-
 /** A command to many jobs: first what it would do, then what it did. */
-function Bulk({ action: given, ids, rows, q, close, done }: BulkProps) {
+function Bulk({ action: given, ids, q, close, done }: BulkProps) {
   const [action = "", scope] = given.split(":");
   const verb = action[0]?.toUpperCase() + action.slice(1);
   const whole = scope === "all";
@@ -307,37 +294,20 @@ function Bulk({ action: given, ids, rows, q, close, done }: BulkProps) {
   const [problem, setProblem] = useState<Problem | null>(null);
   const [report, setReport] = useState<Result[] | null>(null);
   const [which, setWhich] = useState<"will" | "refuse">("will");
+  const meant = whole ? { q } : { ids };
   useEffect(() => {
-    if (whole) {
-      post<BulkAnswer>("jobs/bulk", { action, q, reason: "", dry_run: true }).then((answer) => {
-        setPlan(answer.results);
-        setSizes([answer.affected, answer.refused]);
-      }, setProblem);
-    } else {
-      const picked = rows.filter((row) => ids.includes(row.id));
-      setPlan(picked.map((row) => ({ job_id: row.id, name: row.name, state: row.state, refused: FITS[action]?.(row) ? "" : `it is ${look(row.state).word}` })));
-    }
+    post<BulkAnswer>("jobs/bulk", { action, ...meant, reason: "", dry_run: true }).then((answer) => {
+      setPlan(answer.results);
+      setSizes([answer.affected, answer.refused]);
+    }, setProblem);
   }, []);
   const will = plan?.filter((each) => !each.refused) ?? [];
   const refuse = plan?.filter((each) => each.refused) ?? [];
   const [willCount, refuseCount] = sizes ?? [will.length, refuse.length];
   const run = async (reason: string) => {
-    if (whole) {
-      const answer = await post<BulkAnswer>("jobs/bulk", { action, q, reason, dry_run: false });
-      setReport(answer.results);
-      setSizes([answer.affected, answer.refused]);
-      return "stay" as const;
-    }
-    const results: Result[] = [];
-    for (const each of will) {
-      try {
-        await post(`jobs/${part(each.job_id)}/${action}`, { reason });
-        results.push(each);
-      } catch (error) {
-        results.push({ ...each, refused: (error as Problem).message });
-      }
-    }
-    setReport(results);
+    const answer = await post<BulkAnswer>("jobs/bulk", { action, ...meant, reason, dry_run: false });
+    setReport(answer.results);
+    setSizes([answer.affected, answer.refused]);
     return "stay" as const;
   };
   if (report) {

@@ -22,19 +22,19 @@ export function SchedulesPage() {
       {read.data && all.length === 0 && <Empty title="No schedules" code={`perdure schedules put nightly "0 3 * * *" report`}>A schedule submits a job at the times of a cron expression, also those that were missed, if you want.</Empty>}
       {all.length > 0 && (
         <div class="table-box" tabIndex={0} role="region" aria-label="Schedules">
-          <table>
+          <table class="narrow-cards">
             <thead><tr><th>Schedule</th><th>When</th><th>Job</th><th class="num">Next</th><th class="num">Last</th><th>State</th><th><span class="sr">Actions</span></th></tr></thead>
             <tbody>
               {all.map((each) => (
                 <tr key={each.name}>
-                  <td><bdi>{each.name}</bdi></td>
-                  <td><span>{each.explained}</span><br /><span class="mono muted small">{each.cron} · {each.timezone}</span></td>
-                  <td><Link to={`/jobs?q=${part(`name:${each.job}`)}`}>{each.job}</Link></td>
-                  <td class="num" title={each.next.map((at) => moment(at)).join("\n")}>
+                  <td data-label="Schedule"><bdi>{each.name}</bdi></td>
+                  <td data-label="When"><span>{each.explained}</span><br /><span class="mono muted small">{each.cron} · {each.timezone}</span></td>
+                  <td data-label="Job"><Link to={`/jobs?q=${part(`name:${each.job}`)}`}>{each.job}</Link></td>
+                  <td data-label="Next" class="num" title={each.next.map((at) => moment(at)).join("\n")}>
                     {each.next[0] ? <details class="next"><summary><Ago at={each.next[0]} /></summary><ul>{each.next.map((at) => <li key={at}>{moment(at)}</li>)}</ul></details> : <span class="muted">–</span>}
                   </td>
-                  <td class="num"><Ago at={each.last_at} /></td>
-                  <td>{each.paused ? <span class="tone-off">– paused</span> : <span class="tone-done">✓ on</span>}</td>
+                  <td data-label="Last" class="num"><Ago at={each.last_at} /></td>
+                  <td data-label="State">{each.paused ? <span class="tone-off">– paused</span> : <span class="tone-done">✓ on</span>}</td>
                   <td class="num">
                     {may("schedules.write") && <Menu label={`Actions for ${each.name}`} items={[
                       { text: "Run now", run: () => void post<JobDetail>(`schedules/${part(each.name)}/run`).then((job) => { toast("Submitted"); go(`/jobs/${job.id}`); }, (problem: Problem) => toast(problem.message, true)) },

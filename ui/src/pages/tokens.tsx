@@ -27,16 +27,16 @@ export function TokensPage() {
       {read.data && all.length === 0 && <Empty title="No tokens" code={`curl -H "Authorization: Bearer pdr_…" https://…/api/v1/jobs`}>Give each program a token of its own, with no more rights than it needs.</Empty>}
       {all.length > 0 && (
         <div class="table-box" tabIndex={0} role="region" aria-label="Tokens">
-          <table>
+          <table class="narrow-cards">
             <thead><tr><th>Name</th><th>Roles</th><th class="num">Made</th><th class="num">Expires</th><th class="num">Last used</th><th><span class="sr">Actions</span></th></tr></thead>
             <tbody>
               {all.map((each) => (
                 <tr key={each.id} class={each.revoked_at ? "faded" : ""}>
-                  <td><bdi>{each.name}</bdi> <span class="mono muted">{each.id.slice(0, 8)}</span></td>
-                  <td>{each.roles.join(", ")}</td>
-                  <td class="num"><Ago at={each.created_at} /></td>
-                  <td class="num"><Ago at={each.expires_at} /></td>
-                  <td class="num"><Ago at={each.last_used_at} /></td>
+                  <td data-label="Name"><bdi>{each.name}</bdi> <span class="mono muted">{each.id.slice(0, 8)}</span></td>
+                  <td data-label="Roles">{each.roles.join(", ")}</td>
+                  <td data-label="Made" class="num"><Ago at={each.created_at} /></td>
+                  <td data-label="Expires" class="num"><Ago at={each.expires_at} /></td>
+                  <td data-label="Last used" class="num"><Ago at={each.last_used_at} /></td>
                   <td class="num">{each.revoked_at ? <span class="muted">revoked</span> : <button class="button small" onClick={() => setGone(each)}>Revoke…</button>}</td>
                 </tr>
               ))}

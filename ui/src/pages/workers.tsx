@@ -29,18 +29,18 @@ export function WorkersPage() {
       {workers.data && all.length === 0 && <Empty title="No worker is running" code={"perdure worker module:app"}>A worker claims jobs and runs their steps. Start one on any machine that reaches the store.</Empty>}
       {all.length > 0 && (
         <div class="table-box" tabIndex={0} role="region" aria-label="Workers">
-          <table>
+          <table class="narrow-cards">
             <thead><tr><th>Worker</th><th>Host</th><th class="num">Heartbeat</th><th>Slots</th><th>Queues</th><th>Versions</th><th class="num">Up for</th><th><span class="sr">Actions</span></th></tr></thead>
             <tbody>
               {all.map((each) => (
                 <tr key={each.id}>
-                  <td class="mono" title={each.id}>{may("processes.read") ? <Link to={`/processes?worker=${part(each.id)}`}>{shortId(each.id)}</Link> : shortId(each.id)}</td>
-                  <td>{each.host || <span class="muted">–</span>} {each.pid > 0 && <span class="muted num">{each.pid}</span>}</td>
-                  <td class="num"><Heartbeat worker={each} /></td>
-                  <td><span class="progress"><Meter value={each.running} most={each.concurrency} label={`${each.running} of ${each.concurrency} slots`} /><span class="num">{each.running}<small>/{each.concurrency}</small></span></span></td>
-                  <td>{each.queues.join(", ")}{each.draining && <span class="tone-retrying"> ↻ draining</span>}</td>
-                  <td class="clip muted" title={versions(each)}>{versions(each)}</td>
-                  <td class="num">{duration(now.value - each.started_at)}</td>
+                  <td data-label="Worker" class="mono" title={each.id}>{may("processes.read") ? <Link to={`/processes?worker=${part(each.id)}`}>{shortId(each.id)}</Link> : shortId(each.id)}</td>
+                  <td data-label="Host">{each.host || <span class="muted">–</span>} {each.pid > 0 && <span class="muted num">{each.pid}</span>}</td>
+                  <td data-label="Heartbeat" class="num"><Heartbeat worker={each} /></td>
+                  <td data-label="Slots"><span class="progress"><Meter value={each.running} most={each.concurrency} label={`${each.running} of ${each.concurrency} slots`} /><span class="num">{each.running}<small>/{each.concurrency}</small></span></span></td>
+                  <td data-label="Queues">{each.queues.join(", ")}{each.draining && <span class="tone-retrying"> ↻ draining</span>}</td>
+                  <td data-label="Versions" class="clip muted" title={versions(each)}>{versions(each)}</td>
+                  <td data-label="Up for" class="num">{duration(now.value - each.started_at)}</td>
                   <td class="num">{may("workers.drain") && !each.stale && <button class="button small" onClick={() => setDrain(each)}>{each.draining ? "Resume…" : "Drain…"}</button>}</td>
                 </tr>
               ))}
@@ -87,16 +87,16 @@ function Queues({ items, again, problem }: { items: Queue[]; again: () => void; 
       {items.length === 0 && !problem && <p class="muted">No queue yet: the first job makes one.</p>}
       {items.length > 0 && (
         <div class="table-box" tabIndex={0} role="region" aria-label="Queues">
-          <table>
+          <table class="narrow-cards">
             <thead><tr><th>Queue</th><th>State</th><th class="num">Ready</th><th class="num">Waiting</th><th class="num">Running</th><th><span class="sr">Actions</span></th></tr></thead>
             <tbody>
               {items.map((each) => (
                 <tr key={each.name}>
-                  <td><Link to={`/jobs?q=${part(`queue:${each.name} state:open`)}`}>{each.name}</Link></td>
-                  <td>{each.paused ? <span class="tone-off">– paused</span> : <span class="tone-done">✓ open</span>}</td>
-                  <td class="num">{count(each.ready)}</td>
-                  <td class="num">{count(each.waiting)}</td>
-                  <td class="num">{count(each.running)}</td>
+                  <td data-label="Queue"><Link to={`/jobs?q=${part(`queue:${each.name} state:open`)}`}>{each.name}</Link></td>
+                  <td data-label="State">{each.paused ? <span class="tone-off">– paused</span> : <span class="tone-done">✓ open</span>}</td>
+                  <td data-label="Ready" class="num">{count(each.ready)}</td>
+                  <td data-label="Waiting" class="num">{count(each.waiting)}</td>
+                  <td data-label="Running" class="num">{count(each.running)}</td>
                   <td class="num">{may("queues.pause") && <button class="button small" onClick={() => setAsked(each)}>{each.paused ? "Resume…" : "Pause…"}</button>}</td>
                 </tr>
               ))}

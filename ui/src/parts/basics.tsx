@@ -66,7 +66,7 @@ export function Trouble({ problem, again }: { problem: Problem; again?: () => vo
     <div class="trouble" role="alert">
       <strong><span class="tone-failed" aria-hidden="true">✗</span> {kind}</strong>
       <span>{problem.message}</span>
-      {problem.errors.map((each) => <span key={each} class="muted">{each}</span>)}
+      {problem.errors.filter((each) => !problem.message.includes(each)).map((each) => <span key={each} class="muted">{each}</span>)}
       {again && problem.status !== 403 && <button class="button small" onClick={again}>Try again</button>}
     </div>
   );
@@ -263,7 +263,7 @@ interface MenuItem {
   run: () => void;
 }
 
-export function Menu({ label, items, icon = "more" }: { label: string; items: MenuItem[]; icon?: string }) {
+export function Menu({ label, items, icon = "more", text }: { label: string; items: MenuItem[]; icon?: string; text?: string }) {
   const [open, setOpen] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -283,7 +283,7 @@ export function Menu({ label, items, icon = "more" }: { label: string; items: Me
   if (items.length === 0) return null;
   return (
     <div class="menu" ref={box}>
-      <button class="button square" aria-haspopup="menu" aria-expanded={open} aria-label={label} title={label} onClick={() => setOpen(!open)}><Icon name={icon} /></button>
+      {text ? <button class="who" aria-haspopup="menu" aria-expanded={open} title={label} onClick={() => setOpen(!open)}><bdi>{text}</bdi></button> : <button class="button square" aria-haspopup="menu" aria-expanded={open} aria-label={label} title={label} onClick={() => setOpen(!open)}><Icon name={icon} /></button>}
       {open && (
         <div
           class="menu-items"

@@ -2,6 +2,7 @@
 import { useRef, useState } from "preact/hooks";
 
 import { clock, compact } from "../format";
+import { useNarrow } from "./narrow";
 
 export interface Series {
   name: string;
@@ -16,7 +17,6 @@ interface Props {
   bars?: boolean;
 }
 
-const WIDTH = 640;
 const HEIGHT = 160;
 const LEFT = 40;
 const BOTTOM = 22;
@@ -28,6 +28,7 @@ function ceiling(value: number): number {
 }
 
 export function Chart({ title, unit = "", series, bars }: Props) {
+  const WIDTH = useNarrow() ? 340 : 640; // of the drawing, which the browser stretches
   const [table, setTable] = useState(false);
   const [at, setAt] = useState<number | null>(null);
   const box = useRef<SVGSVGElement>(null);
@@ -39,7 +40,7 @@ export function Chart({ title, unit = "", series, bars }: Props) {
   const y = (value: number) => 8 + (1 - value / most) * (HEIGHT - BOTTOM - 8);
   const step = times.length > 1 ? x(times[1] ?? 0) - x(first) : 4;
   const marks = [0.0, 0.5, 1.0].map((share) => share * most);
-  const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => first + share * span);
+  const ticks = (WIDTH < 500 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]).map((share) => first + share * span);
   return (
     <figure class="chart card">
       <figcaption>

@@ -6,7 +6,7 @@ import { count, duration, now, precise } from "../format";
 import { query, setQuery } from "../router";
 import { look } from "../status";
 import { Choice } from "./basics";
-import { barsOf, criticalPath, grouped, type Model, modelOf, type Row, ticks } from "./timeline_model";
+import { barsOf, criticalPath, grouped, type Model, modelOf, type Row, type Texture, ticks } from "./timeline_model";
 import { VirtualRows } from "./virtual";
 
 export type Mode = "compact" | "waterfall" | "critical" | "log";
@@ -39,7 +39,7 @@ export function Timeline({ job, entries, spans, log, chosen, choose }: Props) {
     <section class="timeline" aria-label="Timeline">
       <div class="timeline-head">
         <h2>Timeline</h2>
-        <Legend />
+        <Legend model={model} />
         <span class="spring" />
         {rows.length > 12 && <input type="search" class="small" placeholder="Filter steps" aria-label="Filter steps" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />}
         <Choice label="How the timeline is drawn" options={MODES} value={mode} choose={(id) => setQuery({ view: id })} />
@@ -60,11 +60,13 @@ export function Timeline({ job, entries, spans, log, chosen, choose }: Props) {
   );
 }
 
-function Legend() {
-  const all: [string, string][] = [["queue", "queue"], ["work", "work"], ["backoff", "back-off"], ["sleep", "sleep"], ["people", "waits for people"]];
+function Legend({ model }: { model: Model }) {
+  const used = useMemo(() => new Set(model.rows.flatMap((row) => row.segments.map((segment) => segment.texture))), [model]);
+  const known: [Texture, string][] = [["queue", "queue"], ["work", "work"], ["backoff", "back-off"], ["sleep", "sleep"], ["people", "waits for people"], ["child", "waits for a child"]];
+  const all = known.filter(([texture]) => used.has(texture));
   return (
     <span class="legend" aria-label="What the textures mean">
-      {all.map(([texture, text]) => <span key={texture}><i class={`bar bar-${texture} tone-running`} />{text}</span>)}
+      {all.map(([texture, text]) => <span key={texture}><i class={`bar bar-${texture} tone-waiting`} />{text}</span>)}
     </span>
   );
 }

@@ -174,6 +174,10 @@ WHERE id = ANY(:ids)  -- postgres
   AND job."user" = :user  -- if user
   AND job.parent = :parent  -- if parent
   AND job.parent IS NULL  -- if roots
+  AND job.id IN (SELECT value FROM json_each(:ids))  -- sqlite if ids
+  AND job.id = ANY(:ids)  -- postgres if ids
+  AND job.parent IN (SELECT value FROM json_each(:parents))  -- sqlite if parents
+  AND job.parent = ANY(:parents)  -- postgres if parents
   AND job.key = :key  -- if key
   AND substr(job.key, 1, length(:key_prefix)) = :key_prefix  -- sqlite if key_prefix
   AND starts_with(job.key, :key_prefix)  -- postgres if key_prefix

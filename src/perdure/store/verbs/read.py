@@ -120,7 +120,7 @@ def _present(values: dict[str, Any]) -> dict[str, Any]:
 def _conditions(session: Session, query: JobQuery, labels: dict[str, str]) -> dict[str, Any]:
     """Return the values of `job_matches`, without those of states; None: no condition."""
     same = ("tenant", "name", "name_prefix", "queue", "user", "parent", "key", "key_prefix")
-    lists = ("words", "not_names", "not_queues", "not_users")
+    lists = ("ids", "parents", "words", "not_names", "not_queues", "not_users")
     return {
         **{name: getattr(query, name) for name in (*same, "waits")},
         **{name: session.array(found) for name in lists if (found := getattr(query, name))},

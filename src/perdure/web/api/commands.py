@@ -1,17 +1,23 @@
 """Commands to jobs: one at a time, or all that a query finds."""
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from perdure.base.errors import RequestRefused
 from perdure.jobs.bulk import BulkAction, BulkResult
+from perdure.jobs.model import JobQuery
 from perdure.jobs.query_text import parse
+from perdure.jobs.state import JobState
 from perdure.web.access.principal import Permission
 from perdure.web.access.tenant import JobAction
 from perdure.web.api.jobs import created, detail
 from perdure.web.request import Answer, ApiRequest, Route
 from perdure.web.views import JobDetail
+
+_MOST_RESULTS: Final = 1000
+JobId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+JobIds: TypeAlias = Annotated[list[JobId], Meta(min_length=1, max_length=_MOST_RESULTS)]
 
 
 class CommandBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,17 +57,19 @@ class ForkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class BulkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command to all jobs that a query finds.
+    """A command to all jobs that a query finds, or to those that are named.
 
     Attributes:
         action: What they shall do.
         q: Which jobs, as in a list; without states, those that the command is made for.
+        ids: Exactly these jobs instead, in whichever state.
         reason: For the log of each job.
         dry_run: Do nothing, and report what would be done and refused.
     """
 
     action: BulkAction
-    q: str
+    q: str | None = None
+    ids: JobIds | None = None
     reason: str = ""
     dry_run: bool = False
 
@@ -76,7 +84,6 @@ class BulkAnswer(Struct, frozen=True, kw_only=True):
     results: list[BulkResult]
 
 
-_MOST_RESULTS: Final = 1000
 _PERMISSIONS: Final[dict[JobAction, Permission]] = {
     "cancel": Permission.JOBS_CANCEL,
     "pause": Permission.JOBS_PAUSE,
@@ -140,10 +147,10 @@ async def fork(request: ApiRequest) -> Answer:
 
 
 async def command_many(request: ApiRequest) -> Answer:
-    """Command all jobs that a query finds."""
+    """Command all jobs that a query finds, or those that are named."""
     body: BulkBody = request.body
     report = await request.store.command_jobs(
-        body.action, parse(body.q), reason=body.reason, dry_run=body.dry_run
+        body.action, _which(body), reason=body.reason, dry_run=body.dry_run
     )
     answer = BulkAnswer(
         action=report.action,
@@ -155,13 +162,21 @@ async def command_many(request: ApiRequest) -> Answer:
     return Answer(answer)
 
 
+def _which(body: BulkBody) -> JobQuery:
+    if (body.q is None) == (body.ids is None):
+        raise RequestRefused(422, "invalid_body", "give either `q` or `ids`")
+    if body.ids is None:
+        return parse(body.q or "")
+    return JobQuery(ids=tuple(body.ids), states=tuple(JobState))
+
+
 ROUTES: Final = (
     Route(
         method="POST",
         path="/api/v1/jobs/bulk",
         handler=command_many,
         permission=None,  # that of the action, which the store handle checks
-        summary="Command all jobs that a query finds",
+        summary="Command all jobs that a query finds, or those that are named",
         request=BulkBody,
         response=BulkAnswer,
     ),

@@ -50,6 +50,7 @@ _MOST_ENTRIES: Final = 10_000  # of a page of a slim journal
 _MOST_WHOLE: Final = 1_000  # of one with payloads
 _LONGEST_SLICE: Final = 4 * 1024 * 1024  # characters
 _RECENT: Final = 200  # jobs whose names and labels are suggested
+_MOST_BELOW: Final = 1_000  # jobs of a tree
 _PAYLOADS: Final = ("input", "output", "checkpoint")
 
 
@@ -289,6 +290,26 @@ async def show_children(request: ApiRequest) -> Answer:
     return Answer(await _job_page(request, replace(query, parent=job.id)))
 
 
+class JobTree(Page, frozen=True, kw_only=True):
+    """The jobs below a job; `cut`: there are more of them."""
+
+    items: list[JobRow]
+    cut: bool
+
+
+async def show_tree(request: ApiRequest) -> Answer:
+    """List the jobs below a job: its children, their children, and so on, level by level."""
+    found: list[JobRow] = []
+    above, cut = ((await request.store.job(request.path["id"])).id,), False
+    while above and not cut:
+        room = _MOST_BELOW - len(found)
+        level = await request.store.rows(JobQuery(parents=above, limit=room + 1))
+        cut = len(level) > room
+        found += sorted(level[:room], key=lambda row: (row.created_at, row.id))
+        above = tuple(row.id for row in level)
+    return Answer(JobTree(items=found, cut=cut, now=await request.store.now()))
+
+
 class OutputQuery(Query, frozen=True, kw_only=True):
     """Which part of a topic: the pieces behind this position."""
 
@@ -457,6 +478,13 @@ ROUTES: Final = (
         "List the children of a job",
         query=Paged,
         response=JobPage,
+    ),
+    _route(
+        "GET",
+        f"{_JOB}/tree",
+        show_tree,
+        "List all jobs below a job, level by level",
+        response=JobTree,
     ),
     _route(
         "GET",
