@@ -279,9 +279,10 @@ class TenantHandle:
         """Command all jobs of the tenant that a query finds: see `Caller.command_jobs`."""
         self._need(Permission(f"jobs.{action}"))
         bound = self._bound(query)
-        given = {"by": self._actor, "reason": reason}
         # Without a key: sent again, the command is for the jobs that the query finds then.
-        return await self._unkeyed.command_jobs(action, bound, **given, dry_run=dry_run)
+        return await self._unkeyed.command_jobs(
+            action, bound, by=self._actor, reason=reason, dry_run=dry_run
+        )
 
     async def send(
         self, job_id: str, topic: str, payload: Any = None, *, key: str | None = None

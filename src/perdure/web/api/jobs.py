@@ -303,7 +303,7 @@ async def show_tree(request: ApiRequest) -> Answer:
     above, cut = ((await request.store.job(request.path["id"])).id,), False
     while above and not cut:
         room = _MOST_BELOW - len(found)
-        level = await request.store.rows(JobQuery(parents=above, limit=room + 1))
+        level, _ = await request.store.rows(JobQuery(parents=above, limit=room + 1))
         cut = len(level) > room
         found += sorted(level[:room], key=lambda row: (row.created_at, row.id))
         above = tuple(row.id for row in level)
