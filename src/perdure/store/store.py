@@ -359,6 +359,21 @@ class Store:
     add_sign_in_link = changes(verbs.credential.add_sign_in_link)
     take_sign_in_link = changes(verbs.credential.take_sign_in_link)
 
+    # Threads of LangGraph
+
+    put_graph_checkpoint = changes(verbs.langgraph.put_graph_checkpoint)
+    put_graph_writes = changes(verbs.langgraph.put_graph_writes)
+    prove_progress = changes(verbs.langgraph.prove_progress, apart=True)
+    graph_checkpoint = reads(verbs.langgraph.graph_checkpoint)
+    graph_checkpoints = reads(verbs.langgraph.graph_checkpoints)
+    graph_content = reads(verbs.langgraph.graph_content)
+    graph_history = reads(verbs.langgraph.graph_history)
+    threads_of_runs = reads(verbs.langgraph.threads_of_runs)
+    delete_graph_thread = changes(verbs.langgraph.delete_graph_thread, apart=True)
+    delete_graph_runs = changes(verbs.langgraph.delete_graph_runs, apart=True)
+    prune_graph_thread = changes(verbs.langgraph.prune_graph_thread, apart=True)
+    copy_graph_thread = changes(verbs.langgraph.copy_graph_thread, apart=True)
+
     # Watching
 
     def watch(self, changed: Callable[[], None], *, output: bool = False) -> Callable[[], None]:

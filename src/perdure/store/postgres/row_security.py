@@ -16,7 +16,10 @@ from perdure.store.postgres.connection import Pg, Target
 
 _MINE: Final = "tenant = current_setting('perdure.tenant', true)"
 _MY_JOBS: Final = "EXISTS (SELECT 1 FROM {schema}.job WHERE job.id = {table}.job_id)"
-_BY_TENANT: Final = ("job", "lease", "effect", "approval", "schedule", "audit")
+_BY_TENANT: Final = (
+    *("job", "lease", "effect", "approval", "schedule", "audit"),
+    *("langgraph_checkpoint", "langgraph_value", "langgraph_piece", "langgraph_write"),
+)
 _BY_JOB: Final = ("label", "journal", "payload", "event", "message", "output", "output_topic")
 _INVOKER: Final = 150000  # from this version on, a view may have the rights of who reads it
 _TABLES: Final = b"""

@@ -665,3 +665,58 @@ CREATE TABLE trace (
   parent text COLLATE "C" NOT NULL,                      -- the span that submitted the job, or its first run
   last   text COLLATE "C"                                -- the span of its last run
 );
+
+-- Threads of LangGraph: written only by programs that use `PerdureSaver`.
+
+CREATE TABLE langgraph_checkpoint (
+  tenant   text COLLATE "C" NOT NULL,
+  thread   text COLLATE "C" NOT NULL,
+  ns       text COLLATE "C" NOT NULL,                    -- the subgraph; '': the graph itself
+  id       text COLLATE "C" NOT NULL,                    -- grows with time
+  parent   text COLLATE "C",
+  run      text COLLATE "C",
+  root     text COLLATE "C",                             -- the graph's own checkpoint from which a subgraph was called
+  versions text COLLATE "C" NOT NULL,                    -- JSON: of each channel
+  deltas   text COLLATE "C" NOT NULL,                    -- JSON: channels that are rebuilt from writes of ancestors
+  metadata bytea NOT NULL,
+  data     bytea NOT NULL,
+  PRIMARY KEY (tenant, thread, ns, id)
+);
+
+CREATE INDEX langgraph_checkpoint_run ON langgraph_checkpoint (tenant, run) WHERE run IS NOT NULL;
+
+-- The value of a channel, once for each of its versions: as a whole, or as a list of pieces.
+CREATE TABLE langgraph_value (
+  tenant  text COLLATE "C" NOT NULL,
+  thread  text COLLATE "C" NOT NULL,
+  ns      text COLLATE "C" NOT NULL,
+  channel text COLLATE "C" NOT NULL,
+  version text COLLATE "C" NOT NULL,
+  data    bytea,
+  pieces  bytea,
+  PRIMARY KEY (tenant, thread, ns, channel, version),
+  CHECK ((data IS NULL) <> (pieces IS NULL))
+);
+
+-- Items of long lists, such as messages: each once in its thread, however many versions have it.
+CREATE TABLE langgraph_piece (
+  tenant text COLLATE "C" NOT NULL,
+  thread text COLLATE "C" NOT NULL,
+  digest text COLLATE "C" NOT NULL,                      -- of what is in it
+  data   bytea NOT NULL,
+  PRIMARY KEY (tenant, thread, digest)
+);
+
+-- What nodes have written since a checkpoint.
+CREATE TABLE langgraph_write (
+  tenant     text COLLATE "C" NOT NULL,
+  thread     text COLLATE "C" NOT NULL,
+  ns         text COLLATE "C" NOT NULL,
+  checkpoint text COLLATE "C" NOT NULL,
+  task       text COLLATE "C" NOT NULL,
+  idx        bigint NOT NULL,               -- below 0: an error, an interrupt or the like
+  path       text COLLATE "C" NOT NULL,
+  channel    text COLLATE "C" NOT NULL,
+  data       bytea NOT NULL,
+  PRIMARY KEY (tenant, thread, ns, checkpoint, task, idx)
+);

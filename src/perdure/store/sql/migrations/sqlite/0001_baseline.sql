@@ -634,3 +634,58 @@ CREATE TABLE trace (
   parent TEXT NOT NULL,                      -- the span that submitted the job, or its first run
   last   TEXT                                -- the span of its last run
 ) STRICT, WITHOUT ROWID;
+
+-- Threads of LangGraph: written only by programs that use `PerdureSaver`.
+
+CREATE TABLE langgraph_checkpoint (
+  tenant   TEXT NOT NULL,
+  thread   TEXT NOT NULL,
+  ns       TEXT NOT NULL,                    -- the subgraph; '': the graph itself
+  id       TEXT NOT NULL,                    -- grows with time
+  parent   TEXT,
+  run      TEXT,
+  root     TEXT,                             -- the graph's own checkpoint from which a subgraph was called
+  versions TEXT NOT NULL,                    -- JSON: of each channel
+  deltas   TEXT NOT NULL,                    -- JSON: channels that are rebuilt from writes of ancestors
+  metadata BLOB NOT NULL,
+  data     BLOB NOT NULL,
+  PRIMARY KEY (tenant, thread, ns, id)
+) STRICT;
+
+CREATE INDEX langgraph_checkpoint_run ON langgraph_checkpoint (tenant, run) WHERE run IS NOT NULL;
+
+-- The value of a channel, once for each of its versions: as a whole, or as a list of pieces.
+CREATE TABLE langgraph_value (
+  tenant  TEXT NOT NULL,
+  thread  TEXT NOT NULL,
+  ns      TEXT NOT NULL,
+  channel TEXT NOT NULL,
+  version TEXT NOT NULL,
+  data    BLOB,
+  pieces  BLOB,
+  PRIMARY KEY (tenant, thread, ns, channel, version),
+  CHECK ((data IS NULL) <> (pieces IS NULL))
+) STRICT;
+
+-- Items of long lists, such as messages: each once in its thread, however many versions have it.
+CREATE TABLE langgraph_piece (
+  tenant TEXT NOT NULL,
+  thread TEXT NOT NULL,
+  digest TEXT NOT NULL,                      -- of what is in it
+  data   BLOB NOT NULL,
+  PRIMARY KEY (tenant, thread, digest)
+) STRICT;
+
+-- What nodes have written since a checkpoint.
+CREATE TABLE langgraph_write (
+  tenant     TEXT    NOT NULL,
+  thread     TEXT    NOT NULL,
+  ns         TEXT    NOT NULL,
+  checkpoint TEXT    NOT NULL,
+  task       TEXT    NOT NULL,
+  idx        INTEGER NOT NULL,               -- below 0: an error, an interrupt or the like
+  path       TEXT    NOT NULL,
+  channel    TEXT    NOT NULL,
+  data       BLOB    NOT NULL,
+  PRIMARY KEY (tenant, thread, ns, checkpoint, task, idx)
+) STRICT;
