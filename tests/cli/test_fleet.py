@@ -12,7 +12,9 @@ from tests.support.store import new_job
 
 def test_workers_are_listed_with_what_they_serve_and_know(cli: CommandLine) -> None:
     cli.submit("welcome", name="Kim")
-    assert "No worker is running." in cli.run("workers").stdout
+    assert (
+        "No worker is running: `perdure worker MODULE:APP` starts one." in cli.run("workers").stdout
+    )
     with cli.worker("--concurrency", 3, "--queue", "mail"):
         [worker] = cli.json("workers")
         table = cli.run("workers").stdout
@@ -75,7 +77,7 @@ def test_schedules_are_listed_paused_resumed_and_deleted(cli: CommandLine) -> No
 
     assert (paused["name"], paused["tenant"], paused["paused"]) == ("s", "acme", True)
     assert resumed["paused"] is False
-    assert "There are no schedules." in cli.run("schedules", "list").stdout
+    assert "There are no schedules: " in cli.run("schedules", "list").stdout
 
 
 def _on_store(cli: CommandLine, verb: Callable[[Store], Awaitable[object]]) -> None:

@@ -13,7 +13,7 @@ MISTAKES: list[tuple[list[str], int, str]] = [
         2,
         "the app has: ask, confirm, fetch, order, pay, reach, ship, tell, welcome",
     ),
-    (["submit", APP], 2, "name a job, or pass a plan with --plan file.json"),
+    (["submit", APP], 2, "or pass a plan with --plan file.json"),
     (["submit", APP, "welcome"], 2, "`name` is missing"),
     (["submit", APP, "welcome", "-a", '{"name": 1}'], 2, "`name` has the wrong type"),
     (["submit", APP, "welcome", "-a", "{"], 2, "JSON"),
@@ -118,3 +118,18 @@ def test_without_a_store_the_ways_to_name_one_are_told(tmp_path: Path) -> None:
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
     assert spelled(url) == shown
+
+
+@pytest.mark.parametrize(
+    "words", [(), (APP,), ("welcome",), (APP, "welcome", "fetch"), (APP, "welcome", "--plan", "x")]
+)
+def test_what_is_submitted_must_be_said(cli: CommandLine, words: tuple[str, ...]) -> None:
+    done = cli.run("submit", *words)
+    assert done.exit_code == 2
+    assert "name an app and a job, as in `perdure submit shop.jobs:app order`" in done.stderr
+
+
+def test_the_app_of_the_settings_is_enough_to_submit(cli: CommandLine) -> None:
+    for words in (("welcome", "--app", APP), ("--app", "tests.nowhere:app", APP, "welcome")):
+        told = cli.json("submit", *words, "-a", '{"name": "Kim"}')
+        assert cli.json("jobs", "show", told["id"])["name"] == "welcome"

@@ -152,5 +152,5 @@ def test_a_doubt_is_listed_shown_with_its_job_and_resolved(cli: CommandLine) -> 
         assert cli.run("effects", "resolve", job, 1, *told).exit_code == 0
         assert cli.wait_for(job)["result"] == "ref 9"
         assert cli.run("effects", "resolve", job, 1, "--did-not").exit_code == 5
-    assert cli.run("effects", "list").stdout == "Nothing is in doubt.\n"
+    assert cli.run("effects", "list").stdout == "No effect is in doubt.\n"
     assert cli.json("effects", "list", "--job", job)[0]["proof"] == "kim"

@@ -12,6 +12,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from perdure import __version__
+from perdure.cli.bash_words import whole_words
 from perdure.cli.config import apply
 from perdure.cli.output import quiet
 
@@ -56,16 +57,17 @@ COMMANDS: Final = {
 
 def main() -> None:
     """Run the command line."""
-    words = _given_words()
-    try:
-        apply(os.environ)
-    except typer.Exit as refused:
-        sys.exit(refused.exit_code)
-    command = next((word for word in words if word in COMMANDS), "")
-    if command:
-        make_app(command, only=_word_after(words, command))()
-    else:
-        _outline()()
+    with whole_words(os.environ):
+        words = _given_words()
+        try:
+            apply(os.environ)
+        except typer.Exit as refused:
+            sys.exit(refused.exit_code)
+        command = next((word for word in words if word in COMMANDS), "")
+        if command:
+            make_app(command, only=_word_after(words, command))()
+        else:
+            _outline()()
 
 
 def _given_words() -> list[str]:

@@ -13,9 +13,8 @@ from perdure.cli.output import (
     Format,
     FormatOption,
     cell,
-    console,
-    give_list,
     give_one,
+    give_table,
     perform,
     refuse,
     say,
@@ -63,12 +62,8 @@ def list_approvals(
 ) -> None:
     """List approvals, newest first; by default those that are pending."""
     found = perform(_list, find_caller(app, url), state, tenant)
-    if give_list([approval_as_json(each) for each in found], output):
-        return
-    if found:
-        console().print(_drawn(found))
-    else:
-        say(f"No approval is {state.lower()}.")
+    rows = [approval_as_json(each) for each in found]
+    give_table(rows, output, lambda: _drawn(found), empty=f"No approval is {state.lower()}.")
 
 
 async def _list(app: Caller, state: ApprovalState, tenant: str | None) -> list[Approval]:

@@ -12,10 +12,9 @@ from perdure.cli.output import (
     Format,
     FormatOption,
     cell,
-    console,
     counted,
-    give_list,
     give_one,
+    give_table,
     perform,
     refuse,
     say,
@@ -52,12 +51,7 @@ def list_entries(
     rows: list[dict[str, Any]] = [
         {**msgspec.to_builtins(each.entry), "hash": each.hash} for each in found
     ]
-    if give_list(rows, output, "no"):
-        return
-    if rows:
-        console().print(_drawn(rows))
-    else:
-        say("There are no entries.")
+    give_table(rows, output, lambda: _drawn(rows), empty="There are no entries.", key="no")
 
 
 async def _newest(caller: Caller, tenant: str, limit: int) -> list[AuditRow]:

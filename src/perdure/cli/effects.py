@@ -14,8 +14,7 @@ from perdure.cli.output import (
     Format,
     FormatOption,
     cell,
-    console,
-    give_list,
+    give_table,
     perform,
     refuse,
     say,
@@ -47,12 +46,8 @@ def list_effects(
     """List the effects that are in doubt, or all effects of one job."""
     found = perform(_list, find_caller(app, url), job, tenant)
     rows = [effect_as_json(each) | {"job": each.job_id} for each in found]
-    if give_list(rows, output, "key"):
-        return
-    if found:
-        console().print(_drawn(found))
-    else:
-        say("Nothing is in doubt." if job is None else "The job has no effects.")
+    empty = "No effect is in doubt." if job is None else "The job has no effects."
+    give_table(rows, output, lambda: _drawn(found), empty=empty, key="key")
 
 
 async def _list(app: Caller, job: str | None, tenant: str | None) -> list[Effect]:

@@ -71,7 +71,7 @@ A durable job, written with Perdure.
 
 ```sh
 perdure dev          # a worker and the page; it prints a link, and reloads when a file changes
-perdure submit app:app monthly_billing -a '{{"month": "June"}}' --wait
+perdure submit monthly_billing -a '{{"month": "June"}}' --wait
 perdure jobs list
 python -m pytest     # the tests, on a store of their own
 ```

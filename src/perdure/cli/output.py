@@ -14,7 +14,7 @@ from enum import IntEnum, StrEnum
 from typing import IO, Annotated, Any, Final, NoReturn, TypeAlias, TypeVar, cast
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from perdure.base.errors import (
@@ -118,6 +118,23 @@ def give_list(rows: Sequence[Mapping[str, Any]], output: Format, key: str = "id"
             for row in rows:
                 show(str(row[key]))
     return True
+
+
+def give_table(
+    rows: Sequence[Mapping[str, Any]],
+    output: Format,
+    draw: Callable[[], RenderableType],
+    *,
+    empty: str,
+    key: str = "id",
+) -> None:
+    """Print rows for programs, as a table for people, or say that there are none."""
+    if give_list(rows, output, key):
+        return
+    if rows:
+        console().print(draw())
+    else:
+        say(empty)
 
 
 def give_one(value: Mapping[str, Any], output: Format, key: str = "id") -> bool:

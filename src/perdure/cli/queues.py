@@ -11,9 +11,8 @@ from perdure.cli.output import (
     Format,
     FormatOption,
     cell,
-    console,
-    give_list,
     give_one,
+    give_table,
     perform,
     say,
 )
@@ -41,12 +40,8 @@ def list_queues(
     """List the queues: how many jobs each has, and how many workers serve it."""
     queues, workers = perform(_list, find_caller(app, url))
     rows = [_row(queue, workers) for queue in queues]
-    if give_list(rows, output, "queue"):
-        return
-    if rows:
-        console().print(_drawn(rows))
-    else:
-        say("There are no queues yet: the first submission makes one.")
+    empty = "There are no queues yet: the first submission makes one."
+    give_table(rows, output, lambda: _drawn(rows), empty=empty, key="queue")
 
 
 async def _list(app: Caller) -> tuple[list[QueueCounts], list[FleetWorker]]:

@@ -12,9 +12,8 @@ from perdure.cli.output import (
     Format,
     FormatOption,
     cell,
-    console,
-    give_list,
     give_one,
+    give_table,
     perform,
     say,
 )
@@ -46,12 +45,9 @@ def list_schedules(
 ) -> None:
     """List schedules by tenant and name."""
     found = perform(_list, find_app(app, url), tenant)
-    if give_list([_as_json(each) for each in found], output, "name"):
-        return
-    if found:
-        console().print(_drawn(found))
-    else:
-        say("There are no schedules.")
+    rows = [_as_json(each) for each in found]
+    empty = "There are no schedules: `await app.schedules.put(…)` makes one."
+    give_table(rows, output, lambda: _drawn(found), empty=empty, key="name")
 
 
 async def _list(app: App, tenant: str | None) -> list[Schedule]:

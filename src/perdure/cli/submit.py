@@ -23,7 +23,7 @@ from perdure.cli.output import (
     warn,
 )
 from perdure.cli.target import (
-    AppArgument,
+    AppOption,
     LabelOption,
     UrlOption,
     load_app,
@@ -47,9 +47,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def submit(  # noqa: PLR0913  an option is a parameter
-    app: AppArgument,
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="The name of the job; not with --plan.")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODULE:APP] [JOB]",
+            help="The app, unless --app or a setting names it, and the job; no job with --plan.",
+        ),
     ] = None,
     *,
     json_args: Annotated[
@@ -88,17 +91,36 @@ def submit(  # noqa: PLR0913  an option is a parameter
         ),
     ] = None,
     url: UrlOption = None,
+    app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Submit a job. It is stored durably when this returns, and a worker runs it."""
-    if (job is None) == (plan is None):
-        refuse("name a job, or pass a plan with --plan file.json", Code.USAGE)
-    loaded = load_app(app, url)
+    name, job = _app_and_job(words or [], app, has_plan=plan is not None)
+    loaded = load_app(name, url)
     given = {"queue": queue, "priority": priority, "delay": delay, "deadline": deadline}
     options = {name: value for name, value in given.items() if value is not None}
     options |= {"tenant": tenant, "user": user, "key": key, "labels": read_labels(label)}
     text = read_argument(json_args) if plan is None else read_file(plan)
     raise typer.Exit(perform(_submit, loaded, (job, text, options), (wait, timeout), output))
+
+
+def _app_and_job(words: list[str], app: str | None, *, has_plan: bool) -> tuple[str, str | None]:
+    """Return the app and the job; one word is the job if there is an app without it."""
+    job = None
+    if not has_plan and words and (len(words) > 1 or app is not None):
+        *words, job = words
+    if len(words) > 1 or (job is None) != has_plan:
+        refuse(
+            "name an app and a job, as in `perdure submit shop.jobs:app order`, or pass a plan "
+            "with --plan file.json; the app may also be that of PERDURE_APP or perdure.toml",
+            Code.USAGE,
+        )
+    name = words[0] if words else app
+    if name is None:
+        refuse(
+            "which app? Pass module:app, set PERDURE_APP, or write it into perdure.toml", Code.USAGE
+        )
+    return name, job
 
 
 async def _submit(

@@ -35,9 +35,6 @@ def import_from_here() -> str:
     return here
 
 
-AppArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="The app, such as `billing.jobs:app`.")
-]
 ConfiguredApp: TypeAlias = Annotated[
     str,
     typer.Argument(

@@ -13,9 +13,8 @@ from perdure.cli.output import (
     Format,
     FormatOption,
     cell,
-    console,
-    give_list,
     give_one,
+    give_table,
     perform,
     pour,
     refuse,
@@ -107,12 +106,8 @@ def list_tokens(
     rows: list[dict[str, Any]] = [
         {**msgspec.to_builtins(each), "state": _state(each, now)} for each in found
     ]
-    if give_list(rows, output):
-        return
-    if rows:
-        console().print(_drawn(rows))
-    else:
-        say("There are no tokens: `perdure tokens create NAME --role viewer` makes one.")
+    empty = "There are no tokens: `perdure tokens create NAME --role viewer` makes one."
+    give_table(rows, output, lambda: _drawn(rows), empty=empty)
 
 
 async def _list(caller: Caller, tenant: str | None) -> tuple[list[Token], float]:

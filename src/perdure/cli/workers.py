@@ -12,9 +12,9 @@ from perdure.cli.output import (
     Format,
     FormatOption,
     cell,
-    console,
-    give_list,
+    counted,
     give_one,
+    give_table,
     perform,
     say,
     show,
@@ -60,12 +60,8 @@ def list_workers(
 ) -> None:
     """List the workers that are alive: where they run, since when, and what they know."""
     found, now = perform(_workers, find_caller(app, url))
-    if give_list([_as_json(each) for each in found], output):
-        return
-    if found:
-        console().print(_drawn(found, now))
-    else:
-        say("No worker is running.")
+    empty = "No worker is running: `perdure worker MODULE:APP` starts one."
+    give_table([_as_json(each) for each in found], output, lambda: _drawn(found, now), empty=empty)
 
 
 def drain(
@@ -76,7 +72,7 @@ def drain(
     Other workers continue them. It stays up, until it is stopped or resumed.
     """
     answer = perform(_ask, find_caller(app, url), worker, "drain", by)
-    say(f"Worker {worker} drains; it still has {answer['running']} jobs.")
+    say(f"Worker {worker} drains; it still has {counted(answer['running'], 'job')}.")
 
 
 def resume(
