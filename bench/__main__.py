@@ -7,10 +7,17 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from bench import agent, api, fleet, hosts, kernel, otp, walk
 from bench.durable.bench import run as run_durable
 from bench.outcome import Options, Outcome
+
+
+def _langgraph(options: Options) -> Outcome:
+    """Measure checkpointers; only this benchmark imports LangGraph, which takes a second."""
+    return import_module("bench.langgraph").run(options)
+
 
 BENCHES: dict[str, Callable[[Options], Outcome]] = {
     "agent": agent.run,
@@ -19,6 +26,7 @@ BENCHES: dict[str, Callable[[Options], Outcome]] = {
     "fleet": fleet.run,
     "hosts": hosts.run,
     "kernel": kernel.run,
+    "langgraph": _langgraph,
     "otp": otp.run,
     "walk": walk.run,
 }
