@@ -1,4 +1,5 @@
 import json
+from dataclasses import dataclass
 
 import pytest
 
@@ -71,3 +72,26 @@ def test_of_a_long_traceback_the_end_is_kept() -> None:
 def test_our_own_errors_are_named_as_people_import_them() -> None:
     assert failure_of(StepTimeout("late")).type == "perdure.errors.StepTimeout"
     assert hasattr(perdure.errors, "StepTimeout")
+
+
+@dataclass
+class Details:
+    """Of a framework, whose types only a type checker knows."""
+
+    items: "list[OnlyForTypeCheckers]"  # noqa: F821  # pyright: ignore[reportUndefinedVariable] - as in the OpenAI Agents SDK
+
+
+class Foreign(Exception):
+    """Of a framework: no store knows the type of what it holds."""
+
+    details: Details | None = None
+
+    def __init__(self, text: str) -> None:
+        self.details = None
+        super().__init__(text)
+
+
+def test_an_exception_comes_back_though_no_store_knows_the_types_that_it_declares() -> None:
+    back = failure_of(Foreign("odd"), raises=(Foreign,)).raised((Foreign,))
+    assert isinstance(back, Foreign)
+    assert (str(back), back.details) == ("odd", None)

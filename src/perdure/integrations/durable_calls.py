@@ -59,6 +59,7 @@ from perdure.base.errors import (
     Unavailable,
 )
 from perdure.base.retry import Retry
+from perdure.engine.journal.run import branch
 from perdure.engine.run.context import JobContext, budget_limits, current_job
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.budget import ModelUsage
@@ -131,14 +132,15 @@ _keys: WeakKeyDictionary[JobContext, Counter[str]] = WeakKeyDictionary()
 def key_of(ctx: JobContext, *parts: object) -> str:
     """Return a key for a step from what identifies a call, the same in every replay.
 
-    Some models give each call of a turn the same id as in the turn before: repetitions are counted.
+    Some models give each call of a turn the same id as in the turn before: repetitions are counted,
+    in each branch of the code by themselves.
     """
     text = ".".join(str(part) for part in parts if part not in (None, ""))
     if not text.isprintable() or set(text) & set("/#") or not 0 < len(text) <= LONGEST_NAME // 2:
         text = digest(text)[:32]
-    used = _keys.setdefault(ctx, Counter())
-    used[text] += 1
-    return text if used[text] == 1 else f"{text}~{used[text]}"
+    used, place = _keys.setdefault(ctx, Counter()), branch.get() + text
+    used[place] += 1
+    return text if used[place] == 1 else f"{text}~{used[place]}"
 
 
 def _name(prefix: str, name: str) -> str:

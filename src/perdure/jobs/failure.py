@@ -14,7 +14,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.base.codec import LIMITS, Codec, PayloadLimits, read_plain
-from perdure.base.errors import JobError, JobFailed, StepFailed, Unstorable, safe_text
+from perdure.base.errors import (
+    DefinitionError,
+    JobError,
+    JobFailed,
+    StepFailed,
+    Unstorable,
+    safe_text,
+)
 from perdure.base.secret import without_secrets
 
 LONGEST_MESSAGE = 4096  # characters; a longer message holds a payload
@@ -256,7 +263,11 @@ def _family(raises: Raises) -> Iterator[type[Exception]]:
 
 
 def _codec(kind: type[Exception], name: str) -> Codec[Any]:
-    return Codec(_types(kind).get(name, Any), f"{kind.__name__}.{name}")
+    what = f"{kind.__name__}.{name}"
+    try:
+        return Codec(_types(kind).get(name, Any), what)
+    except DefinitionError:  # a type that no store knows; its value may still be a plain one
+        return Codec(Any, what)
 
 
 @lru_cache(maxsize=1024)
