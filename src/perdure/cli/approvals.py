@@ -38,6 +38,8 @@ ActionOption = Annotated[
         help="The action that you saw, as `show` prints it; by default you are shown it and asked.",
     ),
 ]
+_PAGE = 1000
+
 ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit log.")]
 
 
@@ -67,8 +69,13 @@ def list_approvals(
 
 
 async def _list(app: Caller, state: ApprovalState, tenant: str | None) -> list[Approval]:
+    found: list[Approval] = []
     async with app:
-        return await app.approvals(state, tenant=tenant)
+        while page := await app.approvals(
+            state, tenant=tenant, limit=_PAGE, before=found[-1] if found else None
+        ):
+            found += page
+    return found
 
 
 def _drawn(found: list[Approval]) -> Table:

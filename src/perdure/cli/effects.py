@@ -24,6 +24,8 @@ from perdure.engine.caller import Caller
 from perdure.jobs.effect import Choice, Effect
 from perdure.notify.message import spell_time
 
+_PAGE = 1000
+
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
@@ -54,7 +56,14 @@ async def _list(app: Caller, job: str | None, tenant: str | None) -> list[Effect
     async with app:
         if job is not None:
             return await (await app.handle(job)).effects()
-        return await (await app.store()).open_effects(tenant)
+        store, found = await app.store(), list[Effect]()
+        while page := await store.open_effects(tenant, _PAGE, _place(found)):
+            found += page
+        return found
+
+
+def _place(found: list[Effect]) -> tuple[float, str, int] | None:
+    return (found[-1].called_at, found[-1].job_id, found[-1].no) if found else None
 
 
 def _drawn(found: list[Effect]) -> Table:

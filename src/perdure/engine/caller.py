@@ -361,9 +361,14 @@ class Caller:
         *,
         tenant: str | None = None,
         limit: int = 100,
+        before: Approval | None = None,
     ) -> list[Approval]:
-        """Return approvals, newest first; by default those that are pending."""
-        return await self.verbs.approvals(state, tenant, limit=limit)
+        """Return approvals, newest first; by default those that are pending.
+
+        `before` is the last of the page before, behind which the list goes on.
+        """
+        place = None if before is None else (before.created_at, before.id)
+        return await self.verbs.approvals(state, tenant, None, limit, place)
 
     async def decide(
         self,

@@ -162,6 +162,7 @@ class Approval(Struct, frozen=True, kw_only=True):
         risk: How dangerous the action is.
         reasons: Why it is so dangerous.
         requester: Who submitted the job.
+        makers: Who made the token by which a program submitted it: the program is theirs.
         terms: Who must approve, and within which time.
         state: The state.
         created_at: When it was asked; on new terms it is asked anew.
@@ -188,6 +189,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     risk: RiskLevel = RiskLevel.HIGH
     reasons: tuple[str, ...] = ()
     requester: str = ""
+    makers: frozenset[str] = frozenset()
     terms: ApprovalTerms = ApprovalTerms()
     state: ApprovalState = ApprovalState.PENDING
     decided_at: float | None = None
@@ -376,13 +378,16 @@ def why_not(approval: Approval, person: Person, now: float) -> Refusal | None:
 
 
 def _own(approval: Approval, person: Person, who: str) -> Refusal | None:
-    """Refuse the person who submitted the job; everybody, if that is unknown."""
+    """Refuse the person who submitted the job, or whose program did; all, if that is unknown."""
     if not approval.terms.four_eyes:
         return None
     if (why := no_four_eyes(approval)) is not None:
         return Refusal("four eyes", why)
     if person.is_called(approval.requester):
         return Refusal("four eyes", f"{who} submitted this job: somebody else must decide")
+    if any(map(person.is_called, approval.makers)):
+        whose = f"{who} made the token of {approval.requester}, which submitted this job"
+        return Refusal("four eyes", f"{whose}: somebody else must decide")
     return None
 
 

@@ -9,11 +9,13 @@ EXACT_TO: Final = 60.0
 
 
 class TokenRow(Struct, frozen=True, kw_only=True):
-    """A token of a program or a person; `data` says whose it is, and what it may do."""
+    """A token of a program or a person; `data` says what it may do."""
 
     id: str
     hash: str
     data: str
+    principal: str  # who is let in by it
+    created_by: str
     tenant: str | None = None  # None: all tenants
     created_at: float = 0.0
     expires_at: float | None = None

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from perdure.jobs.model import JobQuery
 from perdure.jobs.query_text import parse
-from perdure.web.paging import checked_limit, job_place
+from perdure.web.paging import checked_limit, newest_place
 from perdure.web.request import Query
 
 
@@ -31,4 +31,4 @@ def job_query(given: JobFilter) -> JobQuery:
     query = parse(given.q)
     if not isinstance(given, JobList):
         return query
-    return replace(query, limit=checked_limit(given.limit), before=job_place(given.cursor))
+    return replace(query, limit=checked_limit(given.limit), before=newest_place(given.cursor))

@@ -43,14 +43,27 @@ def place_of(cursor: str, kind: type[T]) -> T:
         raise RequestRefused(400, "bad_cursor", text) from None
 
 
-def job_place(cursor: str | None) -> tuple[float, str] | None:
-    """Return the place in a list of jobs that a cursor names: (created_at, id)."""
+def newest_place(cursor: str | None) -> tuple[float, str] | None:
+    """Return the place in a list, newest first, that a cursor names: (created_at, id)."""
     if cursor is None:
         return None
-    at, job_id = place_of(cursor, tuple[float, str])
-    if not math.isfinite(at) or "\0" in job_id:
+    at, id = place_of(cursor, tuple[float, str])
+    _check_place(at, id)
+    return at, id
+
+
+def effect_place(cursor: str | None) -> tuple[float, str, int] | None:
+    """Return the place in a list of effects that a cursor names: (called_at, job, no)."""
+    if cursor is None:
+        return None
+    at, job_id, no = place_of(cursor, tuple[float, str, int])
+    _check_place(at, job_id)
+    return at, job_id, number(no, "cursor")
+
+
+def _check_place(at: float, id: str) -> None:
+    if not math.isfinite(at) or "\0" in id:
         raise RequestRefused(400, "bad_cursor", "this cursor is not one of this list")
-    return at, job_id
 
 
 def checked_limit(limit: int, most: int = MOST_ITEMS) -> int:

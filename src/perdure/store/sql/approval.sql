@@ -5,7 +5,7 @@ ON CONFLICT DO NOTHING
 
 -- name: change_approval
 UPDATE approval SET state = :state, action_hash = :action_hash, no = :no, tick_at = :tick_at,
-                    data = :data
+                    created_at = :created_at, data = :data
 WHERE id = :id AND no = :seen
 
 -- name: approval
@@ -23,7 +23,8 @@ LIMIT 1
 
 -- name: approvals
 SELECT data FROM approval
-WHERE created_at >= 0
+WHERE created_at <= :until
+  AND (created_at < :until OR id < :last)  -- if last
   AND state = :state  -- if state
   AND tenant = :tenant  -- if tenant
   AND job_id = :job  -- if job

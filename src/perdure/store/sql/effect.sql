@@ -32,8 +32,10 @@ SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, s
        business, kept_until, last_called_at
 FROM effect
 WHERE state IN ('INTENT', 'IN_DOUBT')
+  AND state = 'IN_DOUBT'  -- if doubt
   AND tenant = :tenant  -- if tenant
-ORDER BY called_at
+  AND (called_at, job_id, no) > (:at, :job, :no)  -- if job
+ORDER BY called_at, job_id, no
 LIMIT :limit
 
 -- name: has_undo

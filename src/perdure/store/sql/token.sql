@@ -1,17 +1,22 @@
 -- name: insert_token
-INSERT INTO token (id, hash, tenant, created_at, expires_at, data)
-VALUES (:id, :hash, :tenant, :created_at, :expires_at, :data)
+INSERT INTO token (id, hash, tenant, principal, created_by, created_at, expires_at, data)
+VALUES (:id, :hash, :tenant, :principal, :created_by, :created_at, :expires_at, :data)
+
+-- name: token_makers
+SELECT DISTINCT created_by FROM token
+WHERE principal = :principal AND (tenant = :tenant OR tenant IS NULL)
 
 -- name: token_by_hash
-SELECT id, hash, tenant, created_at, expires_at, revoked_at, last_used_at, data
+SELECT id, hash, tenant, principal, created_by, created_at, expires_at, revoked_at, last_used_at, data
 FROM token WHERE hash = :hash
 
 -- name: token
-SELECT id, hash, tenant, created_at, expires_at, revoked_at, last_used_at, data
+SELECT id, hash, tenant, principal, created_by, created_at, expires_at, revoked_at, last_used_at, data
 FROM token WHERE id = :id
 
 -- name: api_tokens
-SELECT id, hash, tenant, created_at, expires_at, revoked_at, last_used_at, data FROM token
+SELECT id, hash, tenant, principal, created_by, created_at, expires_at, revoked_at, last_used_at, data
+FROM token
 WHERE tenant = :tenant  -- if tenant
 ORDER BY created_at DESC, id
 

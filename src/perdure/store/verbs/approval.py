@@ -4,10 +4,12 @@ An approval is one JSON document with a few columns to find it by. It changes on
 by the pure functions of `jobs.approval`, and every change is audited in the log of its job.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.base.codec import digest
 from perdure.jobs.approval import (
@@ -40,7 +42,14 @@ _NOT_FOUND = Refusal("not found", "there is no such approval")
 
 def ask(session: Session, approvals: Iterable[Approval]) -> None:
     """Insert approvals; one that exists already is not asked for again."""
-    session.many("insert_approval", [_row(each) for each in approvals])
+    asked = [replace(each, makers=_makers(session, each)) for each in approvals]
+    session.many("insert_approval", [_row(each) for each in asked])
+
+
+def _makers(session: Session, approval: Approval) -> frozenset[str]:
+    """Return who made the tokens of the program that submitted the job of an approval."""
+    found = session.all("token_makers", principal=approval.requester, tenant=approval.tenant)
+    return frozenset(each[0] for each in found) - {approval.requester}
 
 
 def approval(session: Session, approval_id: str) -> Approval | None:
@@ -64,11 +73,13 @@ def approvals(
     tenant: str | None = None,
     job: str | None = None,
     limit: int = 100,
+    before: tuple[float, str] | None = None,
 ) -> list[Approval]:
-    """Find approvals, the newest first."""
+    """Find approvals, the newest first; `before`: behind this time and id."""
+    until, last = before or (sys.float_info.max, None)
     wanted = {"state": None if state is None else state.value, "tenant": tenant, "job": job}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    rows = session.find("approvals", set(given), **given, limit=limit)
+    given = {name: value for name, value in {**wanted, "last": last}.items() if value is not None}
+    rows = session.find("approvals", set(given), **given, until=until, limit=limit)
     return [_read(each[0]) for each in rows]
 
 
@@ -227,7 +238,7 @@ def _locked(session: Session, approval_id: str) -> Approval | None:
 
 def _change(session: Session, old: Approval, new: Approval) -> None:
     given = _row(new)
-    names = ("id", "state", "action_hash", "no", "tick_at", "data")
+    names = ("id", "state", "action_hash", "no", "tick_at", "created_at", "data")
     session.run("change_approval", **{name: given[name] for name in names}, seen=old.no)
 
 

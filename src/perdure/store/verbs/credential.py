@@ -17,6 +17,8 @@ def add_token(session: Session, token: TokenRow, lifetime: float | None) -> Toke
         id=made.id,
         hash=made.hash,
         tenant=made.tenant,
+        principal=made.principal,
+        created_by=made.created_by,
         created_at=made.created_at,
         expires_at=made.expires_at,
         data=made.data,
@@ -39,7 +41,7 @@ def tokens(session: Session, tenant: str | None = None) -> list[TokenRow]:
 def revoke_token(session: Session, token_id: str, tenant: str | None = None) -> bool:
     """Revoke a token, and end the sessions that began with it; False if there is none to revoke."""
     found = session.one("token", id=token_id)
-    if found is None or (tenant is not None and found[2] != tenant):
+    if found is None or (tenant is not None and _token(found).tenant != tenant):
         return False
     session.run("delete_sessions_of_token", id=token_id)
     return bool(session.run("revoke_token", id=token_id, now=session.now()))
@@ -52,16 +54,17 @@ def use_token(session: Session, token_id: str) -> None:
 
 
 def _token(row: Row) -> TokenRow:
-    id, hash, tenant, created_at, expires_at, revoked_at, last_used_at, data = row  # noqa: A001
     return TokenRow(
-        id=id,
-        hash=hash,
-        data=data,
-        tenant=tenant,
-        created_at=created_at,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-        last_used_at=last_used_at,
+        id=row[0],
+        hash=row[1],
+        tenant=row[2],
+        principal=row[3],
+        created_by=row[4],
+        created_at=row[5],
+        expires_at=row[6],
+        revoked_at=row[7],
+        last_used_at=row[8],
+        data=row[9],
     )
 
 

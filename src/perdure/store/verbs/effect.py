@@ -47,10 +47,28 @@ def effect_of_business(session: Session, tenant: str, business: str) -> Effect |
     return None if found is None else rows.effect(found)
 
 
-def open_effects(session: Session, tenant: str | None = None, limit: int = 100) -> list[Effect]:
-    """Return effects whose outcome is not known, the oldest first."""
-    given = {} if tenant is None else {"tenant": tenant}
-    found = session.find("open_effects", set(given), **given, limit=limit)
+def open_effects(
+    session: Session,
+    tenant: str | None = None,
+    limit: int = 100,
+    after: tuple[float, str, int] | None = None,
+    *,
+    in_doubt: bool = False,
+) -> list[Effect]:
+    """Return effects whose outcome is not known, the oldest first.
+
+    Args:
+        session: The transaction.
+        tenant: Of this tenant; None: of all.
+        limit: How many, at most.
+        after: Only those behind this one: when it was called, its job, and its number there.
+        in_doubt: Only those in doubt, without those under way.
+    """
+    given: dict[str, Any] = {} if tenant is None else {"tenant": tenant}
+    if after is not None:
+        given |= dict(zip(("at", "job", "no"), after, strict=True))
+    present = {*given, "doubt"} if in_doubt else set(given)
+    found = session.find("open_effects", present, **given, limit=limit)
     return [rows.effect(each) for each in found]
 
 

@@ -22,7 +22,7 @@ from perdure.jobs.worker_command import WorkerAction, WorkerCommand
 from perdure.store.store import Store, Verb
 from perdure.store.verbs.answer import RequestKey
 from perdure.web.access.principal import Principal
-from perdure.web.access.tokens import owner_of
+from perdure.web.access.tokens import grant_of
 
 # They change nothing that anybody asked for: a dry run, and what the store keeps for itself.
 _UNNOTED: Final = frozenset(
@@ -231,9 +231,9 @@ def _ask_worker(given: Mapping[str, Any], _: Any) -> Noted | None:
 
 
 def _add_token(_: Mapping[str, Any], result: Any) -> Noted:
-    owner = owner_of(result)
-    data = {"name": owner.name, "principal": owner.principal, "roles": sorted(owner.roles)}
-    data |= {"scopes": None if owner.scopes is None else sorted(owner.scopes)}
+    grant = grant_of(result)
+    data = {"name": grant.name, "principal": result.principal, "roles": sorted(grant.roles)}
+    data |= {"scopes": None if grant.scopes is None else sorted(grant.scopes)}
     return Noted("tokens.create", result.id, data, result.tenant or INSTALLATION)
 
 

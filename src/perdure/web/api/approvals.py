@@ -1,26 +1,27 @@
 """Approvals: the inbox, one question in full, and the answers to it."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.base.errors import RequestRefused
 from perdure.jobs.approval import Approval, ApprovalState, VoteVerdict
 from perdure.web.access.principal import Permission
-from perdure.web.paging import checked_limit
-from perdure.web.request import Answer, ApiRequest, Page, Query, Route
+from perdure.web.paging import checked_limit, cursor_of, newest_place
+from perdure.web.request import Answer, ApiRequest, Page, Paged, Route
 from perdure.web.views import ApprovalView, approval_view
 
 _PATH: Final = "/api/v1/approvals"
 
 
-class ApprovalQuery(Query, frozen=True, kw_only=True):
+class ApprovalQuery(Paged, frozen=True, kw_only=True):
     """Which approvals, newest first.
 
     Attributes:
         state: One state; "all": any.
-        mine: 1: only those that the principal may decide.
-        limit: How many, at most.
+        mine: 1: only those of a page that the principal may decide.
     """
 
     state: str = "PENDING"
@@ -29,7 +30,7 @@ class ApprovalQuery(Query, frozen=True, kw_only=True):
 
 
 class ApprovalPage(Page, frozen=True, kw_only=True):
-    """Approvals; there is one page of them."""
+    """A page of approvals."""
 
     items: list[ApprovalView]
 
@@ -61,11 +62,21 @@ class DelegationBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 async def list_approvals(request: ApiRequest) -> Answer:
     """List approvals."""
     query: ApprovalQuery = request.query
-    found = await request.store.approvals(_state(query.state), limit=checked_limit(query.limit))
-    items = [await _view(request, each) for each in found]
+    limit, before = checked_limit(query.limit), newest_place(query.cursor)
+    found = await request.store.approvals(_state(query.state), limit=limit, before=before)
+    behind = cursor_of((found[-1].created_at, found[-1].id)) if len(found) == limit else None
+    page = await _page(request, found, behind)
     if query.mine:
-        items = [each for each in items if each.may_decide.ok]
-    return Answer(ApprovalPage(items=items, now=await request.store.now()))
+        page = replace(page, items=[each for each in page.items if each.may_decide.ok])
+    return Answer(page)
+
+
+async def _page(
+    request: ApiRequest, found: Sequence[Approval], behind: str | None = None
+) -> ApprovalPage:
+    now = await request.store.now()
+    items = [_view(request, each, now) for each in found]
+    return ApprovalPage(items=items, next=behind, now=now)
 
 
 def _state(given: str) -> ApprovalState | None:
@@ -78,14 +89,17 @@ def _state(given: str) -> ApprovalState | None:
         raise RequestRefused(400, "bad_query", f"`state` is one of {known}, or all") from None
 
 
-async def _view(request: ApiRequest, approval: Approval) -> ApprovalView:
-    person = request.store.person(approval.tenant)
-    return approval_view(approval, person, await request.store.now())
+def _view(request: ApiRequest, approval: Approval, now: float) -> ApprovalView:
+    return approval_view(approval, request.store.person(approval.tenant), now)
+
+
+async def _answer(request: ApiRequest, approval: Approval) -> Answer:
+    return Answer(_view(request, approval, await request.store.now()))
 
 
 async def show_approval(request: ApiRequest) -> Answer:
     """Show an approval."""
-    return Answer(await _view(request, await request.store.approval(request.path["id"])))
+    return await _answer(request, await request.store.approval(request.path["id"]))
 
 
 async def decide(request: ApiRequest) -> Answer:
@@ -98,22 +112,21 @@ async def decide(request: ApiRequest) -> Answer:
         reason=body.reason,
         arguments=body.arguments,
     )
-    return Answer(await _view(request, found))
+    return await _answer(request, found)
 
 
 async def delegate(request: ApiRequest) -> Answer:
     """Let somebody else decide."""
     body: DelegationBody = request.body
     found = await request.store.delegate(request.path["id"], to=body.to, reason=body.reason)
-    return Answer(await _view(request, found))
+    return await _answer(request, found)
 
 
 async def of_job(request: ApiRequest) -> Answer:
     """List the approvals of a job."""
     job = await request.store.job(request.path["id"])
     found = await request.store.approvals(None, job_id=job.id, limit=1000)
-    items = [await _view(request, each) for each in found]
-    return Answer(ApprovalPage(items=items, now=await request.store.now()))
+    return Answer(await _page(request, found))
 
 
 ROUTES: Final = (

@@ -7,12 +7,12 @@ from msgspec import Struct
 from perdure.jobs.effect import Choice
 from perdure.web.access.principal import Permission
 from perdure.web.api.jobs import EffectPage
-from perdure.web.paging import checked_limit
-from perdure.web.request import Answer, ApiRequest, Query, Route
+from perdure.web.paging import checked_limit, cursor_of, effect_place
+from perdure.web.request import Answer, ApiRequest, Paged, Route
 from perdure.web.views import EffectView, effect_view
 
 
-class EffectQuery(Query, frozen=True, kw_only=True):
+class EffectQuery(Paged, frozen=True, kw_only=True):
     """Which effects: "in_doubt", those that nobody knows about; "open": also those under way."""
 
     state: Literal["in_doubt", "open"] = "open"
@@ -43,11 +43,13 @@ _CHOICES: Final[dict[str, Choice]] = {
 async def list_effects(request: ApiRequest) -> Answer:
     """List the effects whose outcome is not known, the oldest first."""
     query: EffectQuery = request.query
-    found = await request.store.open_effects(checked_limit(query.limit))
-    items = [
-        effect_view(each) for each in found if query.state == "open" or each.state == "IN_DOUBT"
-    ]
-    return Answer(EffectPage(items=items, now=await request.store.now()))
+    limit, after = checked_limit(query.limit), effect_place(query.cursor)
+    in_doubt = query.state == "in_doubt"
+    found = await request.store.open_effects(limit, after, in_doubt=in_doubt)
+    items = [effect_view(each) for each in found]
+    is_full = len(found) == limit
+    behind = cursor_of((items[-1].called_at, items[-1].job, items[-1].no)) if is_full else None
+    return Answer(EffectPage(items=items, next=behind, now=await request.store.now()))
 
 
 async def resolve(request: ApiRequest) -> Answer:

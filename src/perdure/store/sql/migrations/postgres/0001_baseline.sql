@@ -614,12 +614,16 @@ CREATE TABLE token (
   id           text COLLATE "C" NOT NULL PRIMARY KEY,
   hash         text COLLATE "C" NOT NULL UNIQUE,
   tenant       text COLLATE "C",                         -- NULL: all tenants
+  principal    text COLLATE "C" NOT NULL,     -- who is let in by it
+  created_by   text COLLATE "C" NOT NULL,     -- who made it
   created_at   float8 NOT NULL,
   expires_at   float8,
   revoked_at   float8,
   last_used_at float8,
   data         text COLLATE "C" NOT NULL
 );
+
+CREATE INDEX token_principal ON token (principal);
 
 -- People who are signed in with a browser: only the hashes of their cookies.
 CREATE TABLE session (

@@ -583,12 +583,16 @@ CREATE TABLE token (
   id           TEXT NOT NULL PRIMARY KEY,
   hash         TEXT NOT NULL UNIQUE,
   tenant       TEXT,                         -- NULL: all tenants
+  principal    TEXT NOT NULL,                 -- who is let in by it
+  created_by   TEXT NOT NULL,                 -- who made it
   created_at   REAL NOT NULL,
   expires_at   REAL,
   revoked_at   REAL,
   last_used_at REAL,
   data         TEXT NOT NULL
 ) STRICT;
+
+CREATE INDEX token_principal ON token (principal);
 
 -- People who are signed in with a browser: only the hashes of their cookies.
 CREATE TABLE session (
