@@ -103,3 +103,22 @@ def test_a_program_that_is_killed_at_everything_it_does_pays_and_writes_once(fol
     assert max(asked.values()) <= 2  # an answer that was on its way is asked for again
     assert deeds() == Counter([PAID, MAILED, "notes.txt"])
     assert runs[-1] == ["Lamp 7 is bought, and Kim knows.", runs[-1][1]]
+
+
+def test_the_agent_with_mcp_that_is_killed_in_the_middle_of_a_mail_sends_it_once(
+    folder: Path,
+) -> None:
+    pytest.importorskip("mcp")
+    command = [sys.executable, "-m", "examples.agent.with_mcp"]
+    environment = {**os.environ, "PERDURE_URL": f"sqlite:///{folder}.db"}
+    killed = environment | {"PERDURE_CRASH_AT": "after_call"}
+    assert subprocess.run(command, cwd=ROOT, env=killed, check=False).returncode == -9
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[0] == "Ann looks whether the mail.send was done: it was"
+    assert world.done() == [
+        "search a lamp",
+        "search a lamp under 50 USD",
+        "send lamp 7 is the best",
+    ]

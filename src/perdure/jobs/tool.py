@@ -151,7 +151,7 @@ class Tools:
                 f"there is no tool {asked.name!r}; the tools are: {known}", True
             ), None
         try:
-            call = _call_of(tool, asked.arguments)
+            call = call_of(tool, asked.arguments)
         except (ArgumentError, Unstorable) as error:
             return ToolAnswer(str(error), failed=True), None
         if not asked.id:
@@ -159,7 +159,7 @@ class Tools:
         try:
             return here.start(call.options(id=_key(asked.id))), tool
         except ValueError:  # a model that uses an id twice: by their order, as without an id
-            return here.start(_call_of(tool, asked.arguments)), tool
+            return here.start(call_of(tool, asked.arguments)), tool
 
 
 def _named(tools: Iterable[Tool] | Mapping[str, Tool]) -> Iterator[tuple[str, Tool]]:
@@ -179,7 +179,7 @@ def _job() -> JobScope:
     return here
 
 
-def _call_of(tool: Tool, given: Mapping[str, Any] | str) -> Call[Any]:
+def call_of(tool: Tool, given: Mapping[str, Any] | str) -> Call[Any]:
     """Return the call of a tool with arguments that a model wrote.
 
     Raises:
