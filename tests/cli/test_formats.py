@@ -91,7 +91,13 @@ print("LOADED", *sorted(sys.modules))
 HEAVY = {"starlette", "uvicorn", "prometheus_client", "pydantic", "perdure.app", "perdure.process"}
 
 
-@pytest.mark.parametrize("words", [["--help"], ["jobs", "--help"], ["jobs", "list"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--help"], ["jobs", "--help"], ["jobs", "list"], ["jobs", "cancel", "--all"]),
+        *(["approvals", "list"], ["effects", "list"], ["workers"], ["queues", "list"]),
+    ],
+)
 def test_a_question_loads_neither_engine_nor_server(
     cli: CommandLine, three: list[str], words: list[str]
 ) -> None:
@@ -99,7 +105,8 @@ def test_a_question_loads_neither_engine_nor_server(
     told = subprocess.run(
         [sys.executable, "-c", _LOADED, *words],
         cwd=ROOT,
-        env={"PERDURE_URL": cli.url, "PATH": ""},
+        # As in a project whose file names both, and which need not be imported for a question.
+        env={"PERDURE_URL": cli.url, "PERDURE_APP": "nowhere:app", "PATH": ""},
         capture_output=True,
         text=True,
         check=True,
@@ -147,3 +154,12 @@ def completed(cli: CommandLine, *words: str) -> str:
         check=True,
     )
     return told.stdout
+
+
+def test_dev_loads_the_code_of_jobs_only_in_its_worker() -> None:
+    told = "import sys, perdure.cli.dev; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "perdure.client" in loaded.stdout.split()
+    assert "perdure.app" not in loaded.stdout.split()

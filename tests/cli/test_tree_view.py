@@ -1,7 +1,8 @@
 """The picture of a tree: bounded, and drawn for people."""
 
 from perdure import process
-from perdure.cli.tree import describe_entry, lines, snapshot
+from perdure.cli.tree import snapshot
+from perdure.cli.tree_lines import describe_entry, lines
 from perdure.entries import load_entries
 from perdure.otp import tree
 from perdure.otp import tree_picture as picture

@@ -135,7 +135,7 @@ def approve(  # noqa: PLR0913 - the options of a command
     """Approve an action."""
     who = by or getpass.getuser()
     said = {"verdict": "approve", "by": who, "reason": reason, "arguments": arguments}
-    _decide(find_caller(app, url), approval, action, said)
+    _decide(find_caller(app, url, needs_code=True), approval, action, said)
 
 
 def reject(
@@ -149,7 +149,7 @@ def reject(
 ) -> None:
     """Reject an action."""
     said = {"verdict": "reject", "by": by or getpass.getuser(), "reason": reason}
-    _decide(find_caller(app, url), approval, action, said)
+    _decide(find_caller(app, url, needs_code=True), approval, action, said)
 
 
 def _decide(app: Caller, approval: str, action: str | None, said: dict[str, Any]) -> None:
@@ -210,7 +210,7 @@ def delegate(
 ) -> None:
     """Delegate a decision; you lose your own vote."""
     who = by or getpass.getuser()
-    found = perform(_delegated, find_caller(app, url), approval, to, who, reason)
+    found = perform(_delegated, find_caller(app, url, needs_code=True), approval, to, who, reason)
     say(f"{to} may decide {approval_message(found).title!r} instead of {who}.")
 
 

@@ -50,7 +50,8 @@ def dev(
     url: UrlOption = None,
 ) -> None:
     """Run an app with its worker and the page until Ctrl-C, for development on this machine."""
-    store = load_app(app, url).url
+    # With a URL the code is left to the worker, and the page is there sooner.
+    store = url or load_app(app).url
     worker = DevWorker(app, store)
     try:
         asyncio.run(_developed(Client(store), worker, port, Path.cwd() if reload else None))

@@ -25,7 +25,7 @@ def load_app(name: str, url: str | None = None) -> App:
 
 def find_app(app: str | None, url: str | None) -> App:
     """Return the app of a command that needs more than a caller; the URL of a store is enough."""
-    found = find_caller(app, url)
+    found = find_caller(app, url, needs_code=True)
     return found if isinstance(found, App) else App(found.url)
 
 

@@ -4,9 +4,8 @@ A link works once, and whoever opens it may do everything. Only this machine rea
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from perdure.app import App
 from perdure.client import Client
 from perdure.web.access.gate import Access
 from perdure.web.access.sessions import local_operator, new_sign_in_link
@@ -14,14 +13,17 @@ from perdure.web.access.settings import AccessSettings
 from perdure.web.access.site import LOOPBACK
 from perdure.web.server import ServerSettings, serve
 
+if TYPE_CHECKING:
+    from perdure.app import App  # which `perdure dev` does not load: its worker does
 
-async def new_link(served: App | Client) -> str:
+
+async def new_link(served: "App | Client") -> str:
     """Return the path of a link that signs in once."""
     return f"/login?link={await new_sign_in_link(served.verbs, local_operator())}"
 
 
 async def serve_locally(
-    served: App | Client, port: int, listening: Callable[[str], Any], *, signals: bool = False
+    served: "App | Client", port: int, listening: Callable[[str], Any], *, signals: bool = False
 ) -> None:
     """Serve the API and the page on this machine until it is cancelled.
 

@@ -44,10 +44,14 @@ def list_schedules(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """List schedules by tenant and name."""
-    found = perform(_list, find_app(app, url), tenant)
+    found = perform(_list, _app_at(app, url), tenant)
     rows = [_as_json(each) for each in found]
     empty = "There are no schedules: `await app.schedules.put(…)` makes one."
     give_table(rows, output, lambda: _drawn(found), empty=empty, key="name")
+
+
+def _app_at(app: str | None, url: str | None) -> App:
+    return find_app(None if url else app, url)
 
 
 async def _list(app: App, tenant: str | None) -> list[Schedule]:
@@ -93,7 +97,7 @@ def _command_of(action: str, text: str) -> Callable[..., None]:
         app: AppOption = None,
         output: FormatOption = Format.TABLE,
     ) -> None:
-        _change(find_app(app, url), action, (name, tenant), output)
+        _change(_app_at(app, url), action, (name, tenant), output)
 
     command.__doc__ = text
     return command

@@ -73,9 +73,13 @@ def load_app(name: str, url: str | None = None) -> "App":
     return importlib.import_module("perdure.cli.loading").load_app(name, url)
 
 
-def find_caller(app: str | None, url: str | None) -> Caller:
-    """Return what asks and commands the jobs; the URL of a store is enough."""
-    if app is not None:
+def find_caller(app: str | None, url: str | None, *, needs_code: bool = False) -> Caller:
+    """Return what asks and commands the jobs.
+
+    The URL of a store is enough, and then the app is not loaded unless its code is needed: a file
+    of settings names both, and to import an app takes longer than to ask a store.
+    """
+    if app is not None and (needs_code or url is None):
         found = load_app(app, url)
     elif url is not None:
         found = _caller_at(url)

@@ -20,7 +20,7 @@ from perdure.cli.output import (
     show,
 )
 from perdure.cli.target import AppOption, UrlOption, find_caller, short
-from perdure.cli.tree import branches
+from perdure.cli.tree_lines import branches
 from perdure.engine.caller import Caller
 from perdure.jobs.fleet import Definitions, FleetWorker
 from perdure.jobs.wording import shorten

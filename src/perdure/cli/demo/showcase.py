@@ -13,7 +13,7 @@ from rich.text import Text
 
 from perdure.app import App
 from perdure.cli.demo.harness import LOOK_EVERY, Demo, DemoWorker, Heading, ServiceClient
-from perdure.cli.tree import branches
+from perdure.cli.tree_lines import branches
 from perdure.engine.handle import Handle
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.budget import BudgetLimits

@@ -84,7 +84,8 @@ def fork(  # noqa: PLR0913  an option is a parameter
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Submit a copy of a job that keeps the results of all steps before a given one."""
-    copy = perform(_fork, find_caller(app, url), job, (before, json_args), by)
+    caller = find_caller(app, url, needs_code=json_args is not None)
+    copy = perform(_fork, caller, job, (before, json_args), by)
     if not give_one({"id": copy}, output):
         say(f"job {copy} submitted: a copy up to {before}")
 
