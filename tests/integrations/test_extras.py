@@ -31,6 +31,7 @@ except Exception as error:
         ("httpcore", "import perdure.notify.webhook", "a webhook needs httpcore: {}[webhook]'"),
         ("httpx", "import perdure.integrations.http", "an HTTP effect needs httpx: {}[http]'"),
         ("genai_prices", "import perdure.integrations.prices", "needs genai_prices: {}[prices]'"),
+        ("pydantic_ai", "import perdure.integrations.pydantic_ai", "needs pydantic_ai: {}[pydan"),
         (
             "psycopg",
             "from perdure import App; App('postgresql://localhost/x').sync.find_jobs()",

@@ -471,10 +471,13 @@ class BadResponse(Permanent):
 
 
 class Unavailable(JobError, ConnectionError):
-    """Another system does not answer now, and may recover: raise it in a step for such an outage.
+    """Another system does not answer now, and may recover: raise it for such an outage.
 
-    `retry_after` is for how many seconds it asks us to wait.
+    A step is tried again; a job that it ends is parked. `retry_after` is for how many seconds that
+    system asks us to wait.
     """
+
+    outage = True
 
     def __init__(self, text: str, retry_after: float = 0.0) -> None:
         super().__init__(text)

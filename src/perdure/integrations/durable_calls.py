@@ -63,7 +63,7 @@ from perdure.engine.journal.run import branch
 from perdure.engine.run.context import JobContext, budget_limits, current_job
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.budget import ModelUsage
-from perdure.jobs.definition import ASK, CHAT, CLOSURE, LONGEST_NAME, TOOL
+from perdure.jobs.definition import ASK, CHAT, CLOSURE, LONGEST_NAME, TOOL, scope
 from perdure.jobs.effect import InDoubt
 from perdure.jobs.failure import Raises
 from perdure.jobs.output import DEFAULT_TOPIC
@@ -119,11 +119,7 @@ def job(adapter: str) -> JobContext | None:
 
 def in_job() -> bool:
     """Whether the code of a job is running here."""
-    try:
-        current_job()
-    except NotInJob:
-        return False
-    return True
+    return isinstance(scope.get(), JobContext)
 
 
 _keys: WeakKeyDictionary[JobContext, Counter[str]] = WeakKeyDictionary()
@@ -540,21 +536,48 @@ async def ask(
     The answer holds for exactly these arguments. A no is an answer, to be passed to the model.
     Silence is none: it parks the job in the end.
     """
+    question = AskAbout(tool=tool, arguments=arguments, key=key, risk=risk, description=description)
+    return (await ask_all(ctx, [question]))[0]
+
+
+class AskAbout(Struct, frozen=True, kw_only=True):
+    """A question about one call of a tool; see `ask`."""
+
+    tool: str
+    arguments: Any
+    key: str | None = None
+    risk: str = "high"
+    description: str = ""
+
+
+async def ask_all(ctx: JobContext, questions: Iterable[AskAbout]) -> list[AskAnswer]:
+    """Ask about several calls at the same time; return the answers in this order."""
 
     async def approved(_: StepContext, input: Any) -> Any:
         return input
 
-    question = ctx.call(
-        _name(ASK, tool),
-        approved,
-        key=key,
-        input=arguments,
-        risk=risk,
-        approval="required",
-        description=description or f"Call the tool {tool}",
-        raises=ApprovalRejected,
-    )
-    try:
-        return AskAnswer(approved=True, arguments=await question)
-    except ApprovalRejected as no:
-        return AskAnswer(approved=False, arguments=arguments, reason=no.reason, person=no.person)
+    wanted = list(questions)
+    steps = [
+        ctx.call(
+            _name(ASK, each.tool),
+            approved,
+            key=each.key,
+            input=each.arguments,
+            risk=each.risk,
+            approval="required",
+            description=each.description or f"Call the tool {each.tool}",
+            raises=ApprovalRejected,
+        )
+        for each in wanted
+    ]
+    found = await ctx.gather(*steps, return_exceptions=True)
+    return [_answer(each, result) for each, result in zip(wanted, found, strict=True)]
+
+
+def _answer(question: AskAbout, found: Any) -> AskAnswer:
+    if isinstance(found, ApprovalRejected):
+        no, asked = found, question.arguments
+        return AskAnswer(approved=False, arguments=asked, reason=no.reason, person=no.person)
+    if isinstance(found, BaseException):
+        raise found
+    return AskAnswer(approved=True, arguments=found)

@@ -1,0 +1,398 @@
+"""Agents of pydantic-ai in jobs: models, tools, streams, approvals, budgets, errors."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pydantic_ai")
+
+from pydantic_ai import Agent, ModelRetry, RunContext
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+)
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.usage import RequestUsage
+
+from perdure import JobContext
+from perdure.app import App
+from perdure.base.codec import decode
+from perdure.base.errors import JobFailed
+from perdure.integrations import durable_calls
+from perdure.integrations.pydantic_ai import PerdureDurability
+from perdure.jobs.budget import BudgetLimits
+from perdure.jobs.state import JobState
+from tests.engine.test_approval import ANN, asked
+from tests.support.engine import durable, until
+
+pytestmark = pytest.mark.once
+
+ODD = "nul \0, half a pair \ud800"
+
+
+def said(*parts: Any) -> ModelResponse:
+    return ModelResponse(parts=list(parts), usage=RequestUsage(input_tokens=70, output_tokens=20))
+
+
+class Model:
+    """A model that answers with these turns, and counts its real calls."""
+
+    def __init__(self, *turns: Any) -> None:
+        self.calls = 0
+        self._turns = turns
+        self.seen: list[list[ModelMessage]] = []
+        self.model = FunctionModel(self._answer, stream_function=self._stream, model_name="m")
+
+    async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        self.calls += 1
+        self.seen.append(list(messages))
+        turn = self._turns[sum(isinstance(each, ModelResponse) for each in messages)]
+        if isinstance(turn, Exception):
+            raise turn
+        return turn if isinstance(turn, ModelResponse) else said(TextPart(turn))
+
+    async def _stream(
+        self, messages: list[ModelMessage], info: AgentInfo
+    ) -> AsyncIterator[str | dict[int, DeltaToolCall]]:
+        self.calls += 1
+        turn = self._turns[sum(isinstance(each, ModelResponse) for each in messages)]
+        if isinstance(turn, ModelResponse):
+            for number, part in enumerate(turn.parts):
+                assert isinstance(part, ToolCallPart)
+                call = DeltaToolCall(
+                    part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id
+                )
+                yield {number: call}
+        else:
+            for word in turn.split(" "):
+                yield f"{word} "
+
+
+def agent_of(model: Model, **options: Any) -> Agent[None, str]:
+    return Agent(model.model, name="ann", capabilities=[PerdureDurability(**options)])
+
+
+def answering(app: App, agent: Agent[None, str], **options: Any) -> Any:
+    """Make a job that asks the agent, then waits for a message, and returns the answer."""
+
+    @app.job(**options)
+    async def ask(ctx: JobContext, prompt: str) -> str:
+        found = (await agent.run(prompt)).output
+        await ctx.receive("go")
+        return found
+
+    return ask
+
+
+@durable
+async def test_a_run_is_replayed_and_its_odd_characters_stay(app: App) -> None:
+    model = Model(ODD)
+    job = answering(app, agent_of(model))
+    async with app.running():
+        handle = await app.submit(job("?" + ODD))
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        assert await handle.result("10s") == ODD
+    assert model.calls == 1
+    entry = next(each for each in await handle.journal() if each.name == "call:chat:ann")
+    stored = decode(entry.output or b"")["gen_ai"]
+    assert (stored["model"], stored["agent"]) == ("m", "ann")
+    assert stored["input"] == [{"role": "user", "parts": [{"type": "text", "content": "?" + ODD}]}]
+    assert stored["output"] == [{"role": "assistant", "parts": [{"type": "text", "content": ODD}]}]
+
+
+@durable
+async def test_an_answer_of_three_megabytes_is_stored(app: App) -> None:
+    huge = "x" * 3_000_000
+    model = Model(huge)
+    agent = agent_of(model)
+
+    @app.job
+    async def ask(ctx: JobContext) -> int:
+        found = (await agent.run("?")).output
+        await ctx.receive("go")
+        return len(found)
+
+    async with app.running():
+        handle = await app.submit(ask())
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        assert await handle.result("20s") == 3_000_000
+    assert model.calls == 1
+
+
+@durable
+async def test_outside_of_a_job_an_agent_runs_as_ever_and_the_log_says_so_once(app: App) -> None:
+    records: list[str] = []
+
+    class Seen(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record.getMessage())
+
+    seen, log = Seen(), logging.getLogger("perdure.integrations")
+    log.addHandler(seen)
+    durable_calls._told.clear()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    try:
+        agent = agent_of(Model("yes"), approvals=True)
+        assert (await agent.run("?")).output == "yes"
+        assert (await agent.run("?")).output == "yes"
+    finally:
+        log.removeHandler(seen)
+    assert [text.partition(",")[0] for text in records] == [
+        "PerdureDurability of pydantic-ai is not durable here"
+    ]
+
+
+# Tools
+
+
+@durable
+async def test_a_retry_that_a_tool_asks_for_stays_with_the_framework(app: App) -> None:
+    model = Model(
+        said(ToolCallPart("odd", {"n": 1}, tool_call_id="a")),
+        said(ToolCallPart("odd", {"n": 2}, tool_call_id="a")),
+        "done",
+    )
+    agent, calls = agent_of(model), list[int]()
+
+    @agent.tool_plain
+    async def odd(n: int) -> str:
+        calls.append(n)
+        if n == 1:
+            raise ModelRetry("another number")
+        return "fine"
+
+    job = answering(app, agent)
+    async with app.running():
+        handle = await app.submit(job("?"))
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        assert await handle.result("10s") == "done"
+    assert calls == [1, 2]
+    assert model.calls == 3
+
+
+@durable
+async def test_an_error_of_a_tool_fails_the_run_after_one_attempt(app: App) -> None:
+    agent, calls = agent_of(Model(said(ToolCallPart("odd", {}, tool_call_id="a")))), list[int]()
+
+    @agent.tool_plain
+    async def odd() -> str:
+        calls.append(1)
+        raise ValueError("broken")
+
+    with pytest.raises(JobFailed, match="ValueError: broken"):
+        await app.run(answering(app, agent)("?"))
+    assert calls == [1]
+
+
+@durable
+async def test_a_person_edits_the_arguments_of_a_risky_tool(app: App) -> None:
+    agent = agent_of(Model(said(ToolCallPart("pay", {"usd": 500}, tool_call_id="a")), "done"))
+    paid: list[int] = []
+
+    @agent.tool_plain(metadata={"perdure": {"risk": "high", "effect": True}})
+    async def pay(usd: int) -> str:
+        paid.append(usd)
+        return f"paid {usd}"
+
+    job = answering(app, agent)
+    async with app.running():
+        handle = await app.submit(job("?"), user="kim")
+        question = await asked(app)
+        assert decode(question.shown) == {"usd": 500}
+        await app.decide(question, "approve", by=ANN, arguments={"usd": 90})
+        await handle.send("go")
+        assert await handle.result("10s") == "done"
+    assert paid == [90]
+
+
+@durable
+async def test_two_approvals_are_asked_at_once_and_a_no_goes_to_the_model(app: App) -> None:
+    model = Model(
+        said(
+            ToolCallPart("pay", {"usd": 5}, tool_call_id="a"),
+            ToolCallPart("pay", {"usd": 7}, tool_call_id="b"),
+        ),
+        "done",
+    )
+    agent, paid = agent_of(model, approvals=True), list[int]()
+
+    @agent.tool_plain(requires_approval=True)
+    async def pay(usd: int) -> str:
+        paid.append(usd)
+        return f"paid {usd}"
+
+    job = answering(app, agent)
+    async with app.running():
+        handle = await app.submit(job("?"), user="kim")
+        await asked(app, 2)
+        for each in await app.approvals():
+            if decode(each.shown) == {"usd": 5}:
+                await app.decide(each, "approve", by=ANN, arguments={"usd": 4})
+            else:
+                await app.decide(each, "reject", by=ANN, reason="too much")
+        await handle.send("go")
+        assert await handle.result("10s") == "done"
+    assert paid == [4]
+    answers = [str(getattr(part, "content", "")) for part in model.seen[1][-1].parts]
+    assert sorted(answers) == ["A person said no: too much", "paid 4"]
+
+
+# Streams
+
+
+@durable
+async def test_a_stream_is_live_and_a_late_reader_gets_it_from_the_beginning(app: App) -> None:
+    model, handled = Model("one two three"), list[str]()
+
+    async def handler(ctx: RunContext[Any], events: Any) -> None:
+        async for event in events:
+            handled.append(event.event_kind)
+
+    agent = agent_of(model, event_stream_handler=handler)
+    job = answering(app, agent)
+    async with app.running():
+        handle = await app.submit(job("?"))
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        assert await handle.result("10s") == "one two three "
+    assert model.calls == 1
+    assert handled.count("part_start") == 1
+    pieces = [piece async for piece in handle.stream()]
+    assert "".join(_text(piece.value) for piece in pieces) == "one two three "
+    half = pieces[len(pieces) // 2].position
+    later = [piece.position async for piece in handle.stream(after=half)]
+    assert later == [piece.position for piece in pieces if piece.position > half]
+
+
+def _text(event: dict[str, Any]) -> str:
+    name = {"part_start": "part", "part_delta": "delta"}.get(event["event_kind"])
+    part: dict[str, Any] = event[name] if name else {}
+    return part.get("content") or part.get("content_delta") or ""
+
+
+@durable
+async def test_run_stream_and_the_events_of_tools_are_emitted(app: App) -> None:
+    model = Model(said(ToolCallPart("look", {}, tool_call_id="a")), "that is all")
+    agent = agent_of(model, stream=True)
+
+    @agent.tool_plain
+    async def look() -> str:
+        return "seen"
+
+    @app.job
+    async def ask(ctx: JobContext) -> str:
+        async with agent.run_stream("?") as run:
+            text = [part async for part in run.stream_text(delta=True)]
+        await ctx.receive("go")
+        return "".join(text)
+
+    async with app.running():
+        handle = await app.submit(ask())
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        assert await handle.result("10s") == "that is all "
+    kinds = [piece.value["event_kind"] async for piece in handle.stream()]
+    assert kinds.count("function_tool_result") == 1
+    assert model.calls == 2
+
+
+# Money and errors
+
+
+@durable
+async def test_a_budget_stops_an_agent_until_a_person_raises_it(app: App) -> None:
+    model = Model(*[said(ToolCallPart("look", {}, tool_call_id=str(n))) for n in range(3)], "end")
+    agent = Agent(
+        model.model,
+        name="ann",
+        model_settings={"max_tokens": 30},
+        capabilities=[PerdureDurability()],
+    )
+
+    @agent.tool_plain
+    async def look() -> str:
+        return "seen"
+
+    job = answering(app, agent, budget=BudgetLimits(tokens=300))
+    async with app.running():
+        handle = await app.submit(job("?"), user="kim")
+        question = await asked(app)
+        assert model.calls == 2
+        await app.decide(question, "approve", by=ANN, arguments={"tokens": 1000})
+        await handle.send("go")
+        assert await handle.result("10s") == "end"
+    budget = await handle.budget()
+    assert budget is not None
+    assert (budget.spent.tokens, budget.spent.calls) == (360, 4)
+
+
+@durable
+async def test_a_refusal_of_the_model_is_not_retried_and_keeps_its_type(app: App) -> None:
+    model = Model(ModelHTTPError(400, "m", {"error": "bad"}))
+    agent = agent_of(model)
+
+    @app.job
+    async def ask(ctx: JobContext) -> list[Any]:
+        try:
+            await agent.run("?")
+        except ModelHTTPError as error:
+            await ctx.receive("go")
+            return [error.status_code, error.model_name, error.body]
+        return []
+
+    async with app.running():
+        handle = await app.submit(ask())
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        assert await handle.result("10s") == [400, "m", {"error": "bad"}]
+    assert model.calls == 1
+
+
+@durable
+async def test_an_outage_of_the_model_is_retried_here(app: App) -> None:
+    class Down(Model):
+        async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            if self.calls == 0:
+                self.calls += 1
+                raise ModelHTTPError(503, "m")
+            return await super()._answer(messages, info)
+
+    model = Down("yes")
+    job = answering(app, agent_of(model))
+    async with app.running():
+        handle = await app.submit(job("?"))
+        await handle.send("go")
+        assert await handle.result("20s") == "yes"
+    assert model.calls == 2
+    entry = next(each for each in await handle.journal() if each.name == "call:chat:ann")
+    assert entry.attempt == 2
+
+
+# Ends from outside
+
+
+@durable
+async def test_a_cancel_ends_an_agent_wherever_it_is(app: App) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+    agent = agent_of(Model(said(ToolCallPart("wait", {}, tool_call_id="a")), "done"))
+
+    @agent.tool_plain
+    async def wait() -> str:
+        begun.set()
+        await never.wait()
+        return "never"
+
+    job = answering(app, agent)
+    async with app.running():
+        handle = await app.submit(job("?"))
+        await begun.wait()
+        await handle.cancel()
+        assert await handle.wait("10s") is JobState.CANCELLED
