@@ -4,13 +4,11 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 from perdure import App, JobContext
@@ -19,12 +17,9 @@ from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
 from perdure.web.access.principal import Principal, Role
 from perdure.web.changes import Changes
-from perdure.web.server import ServerSettings, serve
 from perdure.web.shutdown import ServerShutdown
 from perdure.web.stream import MOST_OF_ONE, MOST_OF_TENANT, Streams
-from tests.support.web_client import TrustingGate
-
-KIM = {"x-who": "kim@default operator,admin"}
+from tests.support.live_server import KIM, following, served
 
 
 @pytest.fixture
@@ -52,66 +47,6 @@ def app(url: str) -> App:
 
     del quick, talks, asks
     return app
-
-
-@asynccontextmanager
-async def served(app: App) -> AsyncGenerator[httpx.AsyncClient]:
-    """The app behind a real server, and a client of it."""
-    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    settings = ServerSettings(port=0, signals=False)
-    async with asyncio.TaskGroup() as group:
-        asgi = app.asgi(access=TrustingGate())
-        server = group.create_task(serve(asgi, settings, listening.set_result))
-        async with httpx.AsyncClient(base_url=await listening, headers=KIM, timeout=30) as client:
-            yield client
-        server.cancel()
-
-
-class Frames:
-    """The events of a stream, as a browser reads them."""
-
-    def __init__(self, lines: AsyncIterator[str]) -> None:
-        self._lines = lines
-        self.last_id = ""
-
-    async def opened(self) -> None:
-        """Wait until the stream says where it begins."""
-        async for line in self._lines:
-            if line.startswith("id: "):
-                return
-
-    async def next(self, wanted: str) -> Any:
-        """The data of the next event of this name; others are passed over."""
-        name, data = "message", ""
-        async for line in self._lines:
-            field, _, value = line.partition(": ")
-            match field:
-                case "event":
-                    name = value
-                case "data":
-                    data = value
-                case "id":
-                    self.last_id = value
-                case "":
-                    if data and name == wanted:
-                        return msgspec.json.decode(data)
-                    name, data = "message", ""
-                case _:
-                    pass
-        raise EOFError(f"the stream has ended before an event {wanted!r}")
-
-
-@asynccontextmanager
-async def following(
-    client: httpx.AsyncClient, topics: str, last_id: str = "", **headers: str
-) -> AsyncGenerator[Frames]:
-    given = {"last-event-id": last_id, **headers}
-    async with client.stream(
-        "GET", "/api/v1/events", params={"topics": topics}, headers=given
-    ) as answer:
-        assert answer.status_code == 200, await answer.aread()
-        frames = Frames(answer.aiter_lines())
-        yield frames
 
 
 async def submit(client: httpx.AsyncClient, name: str, *args: Any, **headers: str) -> str:

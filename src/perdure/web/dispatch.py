@@ -32,6 +32,7 @@ from perdure.web.problem import problem_response
 from perdure.web.request import Answer, ApiRequest, Follower, Query, Route
 
 _JSON: Final = "application/json"
+_UNREAD: Final = (408, 413)  # the statuses of a request whose body was not read to its end
 
 
 class AccessGate(Protocol):
@@ -69,6 +70,13 @@ async def respond(backend: Backend, route: Route, request: Request) -> Response:
             return await _answer(backend, route, request)
     except (ClientDisconnect, asyncio.CancelledError):
         raise
+    except RequestRefused as refused:
+        response = problem_response(refused)
+        if refused.status in _UNREAD and request.scope.get("http_version", "") < "2":
+            response.headers["connection"] = (
+                "close"  # else the rest of the body might come for ever
+            )
+        return response
     except Exception as error:  # noqa: BLE001  every error becomes an answer
         return problem_response(error)
 
@@ -123,7 +131,10 @@ async def authenticated(backend: Backend, request: Request) -> Principal:
 
 
 async def _still_allowed(backend: Backend, request: Request, principal: Principal) -> bool:
-    found = await backend.gate.authenticate(request)
+    try:
+        found = await backend.gate.authenticate(request)
+    except RequestRefused:  # too often: a stream ends rather than to go on unchecked
+        return False
     return found is not None and found.permissions >= principal.permissions
 
 

@@ -18,7 +18,6 @@ from starlette.routing import Route
 from perdure.base.errors import AccessDenied, RequestRefused
 from perdure.web.access.gate import Access
 from perdure.web.access.principal import Principal
-from perdure.web.access.rates import address_key
 from perdure.web.access.sessions import (
     cookie_name,
     delete_cookie,
@@ -121,11 +120,11 @@ async def _answered(access: Access, answer: _Answer, request: Request) -> Respon
 
 
 async def _sign_in(access: Access, request: Request, form: Mapping[str, str]) -> Response:
-    address = request.client.host if request.client else ""
-    access.sign_ins.take(address_key(address), "address")
+    access.count_sign_in(request)
     check_site(request, access.settings.origin)
     person, token_id = await _person(access, form)
     if person is None:
+        await access.note_failed_sign_in(request, "link" if "link" in form else "token")
         return login_page(request, _WRONG, 403)
     person = with_address(person, request)
     name, secret = await sign_in(access.store, request, person, access.settings, token_id)

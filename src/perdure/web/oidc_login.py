@@ -10,7 +10,6 @@ from starlette.routing import Route
 from perdure.base.errors import AccessDenied, RequestRefused
 from perdure.web.access.gate import Access
 from perdure.web.access.oidc import PENDING, Oidc, begin, finish
-from perdure.web.access.rates import address_key
 from perdure.web.access.sessions import cookie_name, set_cookie, sign_in, with_address
 from perdure.web.access.site import origin_of
 from perdure.web.login import base_of, local_path, login_page
@@ -49,7 +48,7 @@ def _state_cookie(request: Request) -> str:
 async def _begin(access: Access, oidc: Oidc, request: Request) -> Response:
     try:
         access.admit(request)
-        access.sign_ins.take(address_key(request.client.host if request.client else ""), "address")
+        access.count_sign_in(request)
         name = _state_cookie(request)
         origin = origin_of(request, access.settings.origin)
         redirect = f"{origin}{base_of(request)}{OidcLogin.begins}/callback"
@@ -71,7 +70,11 @@ async def _finish(access: Access, oidc: Oidc, request: Request) -> Response:
         access.admit(request)
         name = _state_cookie(request)
         state = request.cookies.get(name)
-        person, wanted = await finish(access.store, oidc, request.query_params, state)
+        try:
+            person, wanted = await finish(access.store, oidc, request.query_params, state)
+        except AccessDenied:
+            await access.note_failed_sign_in(request, "oidc")
+            raise
         person = with_address(person, request)
         cookie, secret = await sign_in(access.store, request, person, access.settings)
     except (AccessDenied, RequestRefused) as error:

@@ -28,6 +28,10 @@ class Follower(Protocol):
 
     async def respond(self, request: "ApiRequest", /) -> Response: ...
 
+    def recheck(self) -> None:
+        """Check soon whether those who follow still may."""
+        ...
+
 
 class ApiRequest(Struct, frozen=True, kw_only=True):
     """A request that has passed every check.

@@ -4,18 +4,21 @@ Any other ASGI server will do. This one ends open streams as soon as it is told 
 an address that others can reach unless the connection is encrypted, by it or by a proxy before it.
 """
 
+import asyncio
 import contextlib
 import ipaddress
 import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 import uvicorn
 from msgspec import Struct
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from perdure.base.errors import DefinitionError
 from perdure.web.app import WebApp
@@ -38,6 +41,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
             commas between them; they encrypt the connection.
         root_path: The prefix under which a proxy serves it.
         signals: Whether SIGTERM and Ctrl-C stop it.
+        head_timeout: Seconds within which a request must have begun: until the last line of its
+            headers was sent. A connection that waits longer is closed.
     """
 
     host: str = LOOPBACK
@@ -47,6 +52,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     trusted_proxy: str = ""
     root_path: str = ""
     signals: bool = True
+    head_timeout: float = 75.0
 
     def __post_init__(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):
@@ -116,6 +122,32 @@ def listener_at(host: str, port: int) -> socket.socket:
     return found
 
 
+class _Connection(AutoHTTPProtocol):
+    """A connection that is closed if no request comes: uvicorn waits for slow headers for ever."""
+
+    def __init__(self, *args: Any, head_timeout: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_timeout = head_timeout
+        self._seen: object = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._look_later(transport)
+
+    def _look_later(self, transport: asyncio.BaseTransport) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._head_timeout, self._look, transport)
+
+    def _look(self, transport: asyncio.BaseTransport) -> None:
+        request = getattr(self, "cycle", None)  # the last one whose headers were complete
+        is_over = request is None or request.response_complete
+        if is_over and request is self._seen:
+            transport.close()
+        if not transport.is_closing():
+            self._seen = request
+            self._look_later(transport)
+
+
 class _Server(uvicorn.Server):
     """uvicorn, which ends open streams when it stops."""
 
@@ -131,7 +163,8 @@ class _Server(uvicorn.Server):
             proxy_headers=bool(settings.trusted_proxy),
             forwarded_allow_ips=settings.trusted_proxy or LOOPBACK,
             timeout_graceful_shutdown=_GRACE,
-            timeout_keep_alive=75,
+            timeout_keep_alive=round(settings.head_timeout) or 1,
+            http=partial(_Connection, head_timeout=settings.head_timeout),  # pyright: ignore[reportArgumentType]  it is called, as a class would be
             ssl_certfile=settings.tls_certificate,
             ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),
         )

@@ -14,6 +14,7 @@ an event holds the positions, so that a browser that lost its connection goes on
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -39,13 +40,14 @@ MOST_TOPICS: Final = 20  # of a stream
 MOST_OF_ONE: Final = 20  # streams of one principal
 MOST_OF_TENANT: Final = 100  # so that one tenant cannot take them all
 MOST_STREAMS: Final = 500
-HEARTBEAT: Final = 15.0  # seconds of silence, after which a proxy might close a connection
-CHECK_EVERY: Final = 60.0  # seconds until it is checked again who listens
+HEARTBEAT: Final = 15.0  # seconds of silence, after which a proxy might close a connection …
+CHECK_EVERY: Final = HEARTBEAT  # … and until it is checked again who listens
 _LOOK_EVERY: Final = 0.25  # seconds: within it, a stream notices that the server stops
 _AT_MOST_EVERY: Final = 0.05  # seconds: a busy store is not read after each of its writes
 _WORKERS_EVERY: Final = 2.0
 _RETRY: Final = 1000  # milliseconds
 _RETRY_AFTER_BYE: Final = 500
+_POSITION: Final = re.compile(r"[0-9]{1,15}")  # not \d: "²" is a digit, too, and no number
 _CLOCK: Final = SystemClock()
 
 _NEEDS: Final = {
@@ -106,7 +108,12 @@ class Streams:
     def __init__(self, changes: Changes, shutdown: ServerShutdown) -> None:
         self.changes = changes
         self.shutdown = shutdown
+        self.revocations = 0  # how many credentials of this program have ended
         self._open: dict[tuple[str | None, str], int] = {}
+
+    def recheck(self) -> None:
+        """Check soon who listens to each stream: a credential was revoked here."""
+        self.revocations += 1
 
     async def respond(self, request: ApiRequest) -> Response:
         """Answer with a stream of the topics that a request names.
@@ -195,6 +202,7 @@ class _Stream:
         for frame in await self._begin():
             yield frame
         sent_at = checked_at = _CLOCK.monotonic()
+        revocations = self._streams.revocations
         while not self._streams.shutdown.begun:
             self._changed.clear()  # before it looks: what comes meanwhile is noticed
             frames = await self._news()
@@ -206,8 +214,8 @@ class _Stream:
             elif now - sent_at >= HEARTBEAT:
                 sent_at = now
                 yield self._place()
-            if now - checked_at >= CHECK_EVERY:
-                checked_at = now
+            if now - checked_at >= CHECK_EVERY or revocations != self._streams.revocations:
+                checked_at, revocations = now, self._streams.revocations
                 if not await self._request.still_allowed():
                     yield _frame("bye", {"code": "signed_out"})
                     return
@@ -292,9 +300,7 @@ def _positions(text: str) -> dict[str, int]:
     """Return the positions in the `id:` of an event; whatever else is there counts as nothing."""
     found = parse_qs(text[:4096]) if text.isascii() else {}
     return {
-        name: int(values[0])
-        for name, values in found.items()
-        if values[0].isdigit() and len(values[0]) <= 15  # noqa: PLR2004  as any position has
+        name: int(values[0]) for name, values in found.items() if _POSITION.fullmatch(values[0])
     }
 
 

@@ -18,6 +18,7 @@ from perdure.web.access.principal import Permission, Principal, Role
 from perdure.web.access.tokens import NewToken
 from perdure.web.request import Route
 from perdure.web.routes import ROUTES
+from tests.support.browser_like import bearer, token_of, web_of
 from tests.support.tenants import Seeded, canary, door, of, seeded, tenant_app
 from tests.support.web_client import api_of
 
@@ -195,6 +196,44 @@ async def test_the_same_calls_do_reach_what_is_ones_own(world: World) -> None:
     assert {"/api/v1/jobs", "/api/v1/jobs/{id}", "/api/v1/approvals", "/api/v1/effects"} <= {*read}
     assert {"/api/v1/schedules", "/api/v1/views", "/api/v1/tokens", "/api/v1/audit"} <= {*read}
     assert {"/api/v1/errors", "/api/v1/jobs/{id}/journal", "/api/v1/jobs/{id}/messages"} <= {*read}
+
+
+async def _payloads(world: World, tenant: str) -> list[str]:
+    """Return the paths of all payloads that a job of a tenant may have."""
+    job = world.jobs[tenant]
+    numbers = [each.seq for each in await world.app.verbs.journal(job)]
+    parts = [f"{no}/{what}" for no in numbers for what in ("input", "output", "checkpoint")]
+    return [f"/api/v1/jobs/{job}/payload/{each}" for each in (*parts, "job/input", "job/result")]
+
+
+async def test_raw_payloads_are_found_by_their_own_tenant_alone(world: World) -> None:
+    theirs, mine = await _payloads(world, THEIRS), await _payloads(world, MINE)
+    assert len(theirs) > 3
+    async with api_of(world.app, "") as client:
+        for role in Role:
+            headers = {"x-who": f"eve@{MINE} {role}"}
+            for path in theirs:
+                for asked in (path, f"{path}?offset=0&length=100"):
+                    answer = await client.get(asked, headers=headers)
+                    assert answer.status_code == 404, f"{path} as {role}"
+                    assert canary(THEIRS) not in answer.text
+            read = [await client.get(path, headers=headers) for path in mine]
+            assert sum(canary(MINE) in each.text for each in read) >= 2, role
+
+
+async def test_a_token_without_the_permission_reads_neither_payloads_nor_streams(
+    world: World,
+) -> None:
+    scopes = (Permission.EFFECTS_READ,)
+    async with web_of(world.app) as web:
+        _, secret = await token_of(world.app, Role.ADMIN, tenant=MINE, scopes=scopes)
+        job = world.jobs[MINE]
+        topics = ("jobs", "approvals", "workers", f"job:{job}", f"output:{job}:default")
+        streams = [f"/api/v1/events?topics={topic}" for topic in topics]
+        for path in (*await _payloads(world, MINE), *streams):
+            answer = await web.get(path, headers=bearer(secret))
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), path
+            assert canary(MINE) not in answer.text
 
 
 async def test_without_a_credential_every_route_is_closed(world: World) -> None:

@@ -14,12 +14,13 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from perdure.base.clock import Clock, SystemClock
-from perdure.base.errors import StoreError
+from perdure.base.errors import RequestRefused, StoreError
 from perdure.engine.caller import Caller
+from perdure.jobs.audit import INSTALLATION, AuditDraft
 from perdure.jobs.credential import EXACT_TO
 from perdure.store.store import Store
 from perdure.web.access.principal import Principal
-from perdure.web.access.rates import Rates, address_key
+from perdure.web.access.rates import Rate, Rates, address_key
 from perdure.web.access.secret_text import (
     LONGEST,
     TOKEN_PREFIX,
@@ -35,6 +36,7 @@ from perdure.web.access.tokens import principal_of
 # Returns who asks, by your own cookies or headers; None: nobody that you know.
 Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal | None]]
 
+_NOTED_FAILURES: Final = Rate(1 / 60, 20)  # failed sign-ins in the audit log
 CSRF_SCOPE: Final = "perdure.csrf"  # where the token of the session is, for the answer
 
 
@@ -74,7 +76,9 @@ class Access:
         self._per_address = Rates(self.settings.per_address, clock)
         self._per_credential = Rates(self.settings.per_credential, clock)
         self._per_tenant = Rates(self.settings.per_tenant, clock)
-        self.sign_ins = Rates(self.settings.sign_ins, clock)
+        self._sign_ins = Rates(self.settings.sign_ins, clock)
+        self._noted_failures = Rates(_NOTED_FAILURES, clock)
+        self._unnoted_failures = 0
         self._store: Store | None = None
 
     def bind(self, caller: Caller) -> None:
@@ -99,8 +103,43 @@ class Access:
             RequestRefused: It is another name, or too often.
         """
         check_host(request, self.settings.hosts)
-        address = request.client.host if request.client else ""
-        self._per_address.take(address_key(address), "address")
+        self.count(request)
+
+    def count(self, request: Request) -> None:
+        """Check the rate of the address that a request comes from.
+
+        Raises:
+            RequestRefused: Too often.
+        """
+        self._per_address.take(_address(request), "address")
+
+    def count_sign_in(self, request: Request) -> None:
+        """Check how often an address tries to sign in.
+
+        Raises:
+            RequestRefused: Too often.
+        """
+        self._sign_ins.take(_address(request), "address")
+
+    async def note_failed_sign_in(self, request: Request, way: str) -> None:
+        """Audit an attempt to sign in that failed, unless too many did lately.
+
+        Those that are left out are counted in the next entry, so that nobody can fill the log.
+        """
+        try:
+            self._noted_failures.take("all", "kind")
+        except RequestRefused:
+            self._unnoted_failures += 1
+            return
+        unnoted, self._unnoted_failures = self._unnoted_failures, 0
+        draft = AuditDraft(
+            actor="",
+            action="sign_in_failed",
+            tenant=INSTALLATION,
+            data={"by": way, **({"left_out": unnoted} if unnoted else {})},
+            address=request.client.host if request.client else "",
+        )
+        await self.store.audit(draft)
 
     async def authenticate(self, request: Request) -> Principal | None:
         """Return who asks; None if nobody is known by what they sent.
@@ -162,6 +201,10 @@ class Access:
             check_csrf(session.secret, given or request.headers.get(CSRF_HEADER))
         request.scope[CSRF_SCOPE] = csrf_token(session.secret)
         return session
+
+
+def _address(request: Request) -> str:
+    return address_key(request.client.host if request.client else "")
 
 
 def bearer(request: Request) -> str | None:

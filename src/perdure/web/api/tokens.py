@@ -58,6 +58,7 @@ async def create_token(request: ApiRequest) -> Answer:
 async def revoke_token(request: ApiRequest) -> Answer:
     """Revoke a token, and end the sessions that began with it."""
     await request.store.revoke_token(request.path["id"])
+    request.streams.recheck()
     return Answer(None, 204)
 
 
