@@ -12,6 +12,7 @@ from perdure import App, BudgetLimits, JobContext, Retry, StepContext
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.worker.worker import until_told_to_stop
 from perdure.errors import Permanent
+from perdure.jobs.budget import ModelUsage
 from perdure.jobs.state import JobState
 
 # What one worker leaves behind, another notices soon.
@@ -128,7 +129,8 @@ def _other_jobs(app: App) -> None:
     async def think(ctx: StepContext) -> str:
         async with ctx.spend(usd=1, tokens=100) as spent:
             ctx.emit("a thought ", topic="tokens")
-            await spent.settle(usd=0.5, tokens=80)
+            used = ModelUsage(model="gpt-5", input_tokens=60, output_tokens=20)
+            await spent.settle(usd=0.5, usage=used)
         return "thought"
 
     @app.step

@@ -48,6 +48,7 @@ interface Anchor {
   to: string;
   class?: string;
   title?: string;
+  "aria-label"?: string;
   "aria-current"?: "page" | undefined;
   onClick?: () => void;
   children?: ComponentChildren;

@@ -113,7 +113,7 @@ function TopBar() {
   return (
     <header class="top">
       <button class="icon-button only-narrow" aria-label="Navigation" aria-expanded={navOpen.value} onClick={() => { navOpen.value = !navOpen.value; }}><Icon name="menu" /></button>
-      <Link to="/jobs" class="brand"><Logo /><span>Perdure</span></Link>
+      <Link to="/jobs" class="brand" aria-label="Perdure"><Logo /><span>Perdure</span></Link>
       <button class="palette-button" onClick={() => { paletteOpen.value = true; }}>
         <Icon name="search" size={14} />
         <span>Search or run a command</span>

@@ -112,7 +112,8 @@ def spending_id(job_id: str, place: Place, once: str) -> str:
     return f"{job_id}/{place.spell('$')}/{once}"
 
 
-def _job_of(id: str) -> str:
+def job_of(id: str) -> str:
+    """Return the job of a spending."""
     return id.partition("/")[0]
 
 
@@ -181,7 +182,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     @property
     def gone_by_others(self) -> Amount:
         """What of that children and forks have spent or reserved, not the job itself."""
-        held = (amount for id, amount in self.reserved.items() if _job_of(id) != self.root)
+        held = (amount for id, amount in self.reserved.items() if job_of(id) != self.root)
         return sum(held, self.spent_by_others)
 
 
@@ -250,7 +251,7 @@ def settle(budget: Budget, id: str, actual: Amount | None = None) -> Budget:
         budget,
         reserved=others,
         spent=budget.spent + cost,
-        spent_by_others=by_others if _job_of(id) == budget.root else by_others + cost,
+        spent_by_others=by_others if job_of(id) == budget.root else by_others + cost,
         no=budget.no + 1,
     )
 
@@ -258,7 +259,7 @@ def settle(budget: Budget, id: str, actual: Amount | None = None) -> Budget:
 def settle_all(budget: Budget, job_ids: Collection[str]) -> Budget:
     """Settle what ended jobs left reserved: as spent, since nobody knows."""
     for id in budget.reserved:
-        if _job_of(id) in job_ids:
+        if job_of(id) in job_ids:
             budget = settle(budget, id)
     return budget
 

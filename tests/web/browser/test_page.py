@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,10 +80,22 @@ async def test_empty_pages_teach(app: App) -> None:
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: run scripts/page --install")
-@pytest.mark.parametrize("what", ["pages", "tabs"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_axe_finds_nothing_serious(app: App, theme: str, what: str) -> None:
-    async with app.running(), visit(app, color_scheme=theme, bypass_csp=True) as there:
+@pytest.mark.parametrize(
+    ("theme", "what", "width"),
+    [
+        ("light", "pages", 1280),
+        ("dark", "pages", 1280),
+        ("light", "tabs", 1280),
+        ("dark", "tabs", 1280),
+        ("dark", "pages", 390),
+    ],
+)
+async def test_axe_finds_nothing_serious(app: App, theme: str, what: str, width: int) -> None:
+    looks: dict[str, Any] = {
+        "color_scheme": theme,
+        "viewport": {"width": width, "height": 844},
+    }
+    async with app.running(), visit(app, **looks, bypass_csp=True) as there:
         ids = await samples(app)
         tabs = [f"/jobs/{ids['order']}", *(f"/jobs/{ids['checkout']}?tab={tab}" for tab in TABS)]
         for path in PAGES if what == "pages" else tabs:
@@ -95,6 +108,7 @@ async def test_axe_finds_nothing_serious(app: App, theme: str, what: str) -> Non
                 if each["impact"] in ("serious", "critical")
             ]
             assert serious == [], path
+            assert await there.page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
 async def test_the_page_works_below_a_prefix(app: App) -> None:

@@ -85,9 +85,12 @@ async def offer(ctx: JobContext, usd: int) -> str:
   );
 }
 
+/** A name without the mark of what an agent calls. */
+export const plainName = (text: string): string => text.replace(/^call:(?:tool:|approve:|chat:)?/, "");
+
 function callText(approval: Approval): string {
   const given = approval.action.arguments;
-  const name = approval.action.step.replace(/[#?$].*$/, "");
+  const name = plainName(approval.action.step.replace(/[#?$].*$/, ""));
   if (name === "approve") return pretty(given);
   if (given === null || typeof given !== "object") return `${name}(${given === null ? "" : JSON.stringify(given)})`;
   const parts = Array.isArray(given) ? given.map((value) => JSON.stringify(value)) : Object.entries(given).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
@@ -114,7 +117,7 @@ function Card({ approval, active, focus, ask, picked, pick }: CardProps) {
       <div class="approval-line">
         {picked !== null && <input type="checkbox" aria-label={`Select ${approval.title}`} checked={picked} onChange={pick} />}
         <Risk level={approval.risk} />
-        <h2><bdi>{approval.title}</bdi></h2>
+        <h2><bdi>{plainName(approval.title)}</bdi></h2>
         {!pending && <State state={approval.state} />}
         <span class="spring" />
         <span class="muted num"><Ago at={approval.asked_at} /></span>

@@ -1,5 +1,5 @@
 // One job: what happened, and what happens next?
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { type Effect, type Entry, type Failure, type JobDetail, type JobEvent, type JobRow, get, may, type Page, part, type Problem, type Spans } from "../api";
 import { count, duration, now, relative, shortId, usd } from "../format";
@@ -10,12 +10,14 @@ import { Payload } from "../parts/payload";
 import { Log, Timeline } from "../parts/timeline";
 import { go, Link, query, setQuery } from "../router";
 import { look, State } from "../status";
+import { plainName } from "./approvals";
 import { EffectCard } from "./effects";
 import { ActionDialog, ACTIONS } from "./job_actions";
 import { JobTree } from "./job_tree";
+import { Transcript, useHasTranscript } from "./transcript";
 import { Attempts, BudgetTab, Effects, Journal, Output, Raw, Undo } from "./job_tabs";
 
-type Tab = "journal" | "attempts" | "effects" | "undo" | "output" | "events" | "budget" | "children" | "raw";
+type Tab = "transcript" | "journal" | "attempts" | "effects" | "undo" | "output" | "events" | "budget" | "children" | "raw";
 
 export function JobPage({ id }: { id: string }) {
   const [known, setKnown] = useState("");
@@ -40,7 +42,9 @@ const SETTLED = ["completed", "failed", "cancelled", "compensated", "needs_atten
 function Known({ job, changed, again }: { job: JobDetail; changed: (job: JobDetail) => void; again: () => void }) {
   const stamp = `${job.state} ${job.shown_state} ${job.entries} ${job.current?.id} ${job.current?.attempt} ${job.ended_at}`;
   const history = useHistory(job, stamp);
-  const tab = (query.value.get("tab") ?? "journal") as Tab;
+  const chats = useMemo(() => history.entries.some((entry) => entry.name.startsWith("call:chat")), [history.entries]);
+  const speaks = useHasTranscript(job, stamp) || chats;
+  const tab = (query.value.get("tab") ?? (chats && !query.value.get("step") ? "transcript" : "journal")) as Tab;
   const step = query.value.get("step");
   const [action, setAction] = useState<string | null>(null);
   const choose = (id: string | null) => setQuery({ step: id, ...(id ? { tab: "journal" } : {}) });
@@ -55,6 +59,7 @@ function Known({ job, changed, again }: { job: JobDetail; changed: (job: JobDeta
     u: ["Back to the list", () => go("/jobs")],
   });
   const tabs: { id: Tab; text: string; count?: number | null }[] = [
+    ...(speaks || tab === "transcript" ? [{ id: "transcript" as const, text: "Transcript" }] : []),
     { id: "journal", text: "Journal", count: job.entries },
     { id: "attempts", text: "Attempts" },
     { id: "effects", text: "Effects", count: job.effects_in_doubt },
@@ -75,6 +80,7 @@ function Known({ job, changed, again }: { job: JobDetail; changed: (job: JobDeta
       <Tabs label="About this job" tabs={tabs} active={tab} choose={(id) => setQuery({ tab: id })} />
       <div id="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`} class="tab-panel">
         {tab === "journal" && <Journal job={job} entries={history.entries} step={step} choose={choose} act={setAction} />}
+        {tab === "transcript" && <Transcript job={job} stamp={stamp} />}
         {tab === "attempts" && <Attempts job={job} stamp={stamp} entries={history.entries} />}
         {tab === "effects" && <Effects job={job} stamp={stamp} changed={again} />}
         {tab === "undo" && <Undo job={job} stamp={stamp} act={setAction} />}
@@ -242,6 +248,7 @@ function whatNext(job: JobRow): preact.ComponentChildren {
     case "retrying":
       return <><span class="mono">{job.current?.id}</span> failed at attempt {job.current?.attempt}; it is tried again{when}.</>;
     case "waiting_for_approval":
+      return <><span class="mono">{plainName(/ of (\S+)$/.exec(job.waits ?? "")?.[1] ?? job.current?.id ?? "")}</span> waits for a person to decide.</>;
     case "waiting_for_message":
     case "waiting_for_children":
     case "sleeping":

@@ -376,7 +376,7 @@ function Pieces({ job, topic }: { job: JobDetail; topic: string }) {
 }
 
 /** The pieces without those of attempts that did not count. */
-function standing(pieces: Piece[]): Piece[] {
+export function standing(pieces: Piece[]): Piece[] {
   let kept: Piece[] = [];
   for (const piece of pieces) {
     if (piece.discards !== null && piece.discards !== undefined) {

@@ -29,6 +29,9 @@ export interface Model {
   rows: Row[];
 }
 
+/** The name of a step without the mark of those that are made of closures. */
+export const unwrapped = (id: string): string => id.replace(/^call:/, "");
+
 const OPEN = new Set(["PENDING", "RUNNING", "COMPENSATING"]);
 
 /** One row for each entry of the journal, in its order, after the waits in the queue. */
@@ -42,7 +45,7 @@ export function modelOf(job: JobRow, entries: Entry[], known: Spans | null, now:
     if (entry.kind === "value") continue;
     const spans = told.get(entry.seq);
     const segments = spans ? spans.map((span, index) => segmentOf(entry, span, spans[index + 1], end)) : plainSegments(entry, job, end);
-    if (segments.length > 0) rows.push(rowOf(entry.id, entry.id, entry.kind, entry.state, entry.attempt ?? 0, segments));
+    if (segments.length > 0) rows.push(rowOf(entry.id, unwrapped(entry.id), entry.kind, entry.state, entry.attempt ?? 0, segments));
   }
   let to = end;
   for (const row of rows) if (row.to > to) to = row.to;
@@ -107,7 +110,7 @@ export function grouped(rows: Row[]): Row[] {
       groups.set(key, { ...row, segments: [...row.segments] });
       continue;
     }
-    group.label = name;
+    group.label = unwrapped(name);
     group.count++;
     group.attempt = Math.max(group.attempt, row.attempt);
     group.from = Math.min(group.from, row.from);

@@ -16,6 +16,7 @@ from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.budget import Amount, Budget, BudgetLimits, BudgetRef, Exceeded, Reservation
 from perdure.jobs.effect import Place
 from perdure.jobs.gate import judge_raise
+from perdure.jobs.model import JobEvent
 from perdure.jobs.risk import Judgement
 
 
@@ -56,10 +57,10 @@ async def reserve(
         await _ask_to_raise(run, budget, await _question(run, place, found, reserved()), found)
 
 
-async def settle(run: Run, reservation: str, actual: Amount) -> None:
-    """Replace a reservation by what was actually spent."""
+async def settle(run: Run, reservation: str, actual: Amount, note: JobEvent | None = None) -> None:
+    """Replace a reservation by what was actually spent, with a line in the log of the job."""
     budget = await budget_of(run)
-    await run.ask(lambda store: store.settle_spending(budget.root, reservation, actual))
+    await run.ask(lambda store: store.settle_spending(budget.root, reservation, actual, note))
 
 
 async def _ask_to_raise(run: Run, budget: BudgetRef, question: Question, found: Exceeded) -> None:

@@ -81,6 +81,7 @@ from perdure.jobs.policy import Again, GiveUp, decide_retry, is_permanent
 from perdure.jobs.registry import AttemptedCall
 from perdure.jobs.risk import Judgement
 from perdure.jobs.state import StepState
+from perdure.jobs.transcript import MODEL_CALLED, model_called
 from perdure.process.lifecycle import PLAIN, kill, spawn_process, stop_gracefully
 from perdure.process.process import Process, current
 
@@ -946,7 +947,12 @@ class Attempt:
     async def settle(
         self, reservation: str, actual: Amount, usage: ModelUsage | None = None
     ) -> None:
-        await settle(self._step.run, reservation, actual)
+        step = self._step
+        note = None
+        if usage is not None:
+            about = model_called(step.entry.id, step.attempt, usage, actual.usd)
+            note = JobEvent(type=MODEL_CALLED, data=about, actor=step.run.node.owner)
+        await settle(step.run, reservation, actual, note)
         events.spent(self._step, actual, usage)
 
     # Exits

@@ -16,10 +16,13 @@ from perdure.jobs.budget import (
     Exceeded,
     Reservation,
     grant,
+    job_of,
     settle,
     settle_all,
 )
 from perdure.jobs.budget import reserve as reserve_amount
+from perdure.jobs.model import JobEvent
+from perdure.store.rows import event_row
 from perdure.store.statements import Session
 
 read_budget = msgspec.json.Decoder(Budget).decode
@@ -56,11 +59,15 @@ def reserve(session: Session, asked: Reservation, new: Budget) -> Budget | Excee
     return changed
 
 
-def settle_spending(session: Session, root_id: str, id: str, actual: Amount | None) -> None:
-    """Replace a reservation by what was actually spent."""
+def settle_spending(
+    session: Session, root_id: str, id: str, actual: Amount | None, note: JobEvent | None = None
+) -> None:
+    """Replace a reservation by what was actually spent, with a line in the log of its job."""
     found = _lock(session, root_id)
     if found is not None and id in found.reserved:
         _put(session, root_id, settle(found, id, actual))
+        if note is not None:
+            session.run("insert_event", **event_row(job_of(id), note, session.now()))
 
 
 def settle_ended(session: Session, job_ids: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Jobs: lists, one job in full, and the parts of it that are lists of their own."""
 
 import re
+from itertools import dropwhile
 from typing import Any, Final, Literal, cast
 
 import anyio.to_thread
@@ -13,12 +14,16 @@ from perdure.base.codec import write_plain
 from perdure.base.duration import job_seconds
 from perdure.base.errors import RequestRefused
 from perdure.engine.submission import SubmitOptions
+from perdure.jobs.definition import CHAT
 from perdure.jobs.listing import JobRow, job_row
-from perdure.jobs.model import JobQuery
+from perdure.jobs.model import JobQuery, JournalEntry
 from perdure.jobs.payload import stand_in_of
 from perdure.jobs.plan import Plan
 from perdure.jobs.query_text import LONGEST, QueryWords, Suggestion, complete
+from perdure.jobs.redaction import for_people
+from perdure.jobs.state import StepState
 from perdure.jobs.text_limits import check_given
+from perdure.jobs.transcript import ModelTurn, TranscriptTurn, TurnKind, turns
 from perdure.web.access.principal import Permission
 from perdure.web.job_query import JobFilter, JobList, job_query
 from perdure.web.paging import checked_limit, cursor_of, number, number_place
@@ -27,6 +32,7 @@ from perdure.web.views import (
     EffectView,
     EntryView,
     EventView,
+    FailureView,
     JobDetail,
     MessageView,
     PieceView,
@@ -50,6 +56,7 @@ _MOST_ENTRIES: Final = 10_000  # of a page of a slim journal
 _MOST_WHOLE: Final = 1_000  # of one with payloads
 _LONGEST_SLICE: Final = 4 * 1024 * 1024  # characters
 _RECENT: Final = 200  # jobs whose names and labels are suggested
+_MOST_EVENTS: Final = 10_000  # lines of a log in which calls of models are looked for
 _MOST_BELOW: Final = 1_000  # jobs of a tree
 _PAYLOADS: Final = ("input", "output", "checkpoint")
 
@@ -235,6 +242,92 @@ async def _sliced(request: ApiRequest, data: bytes) -> Response:
         return Response(text.encode(), 200, headers, "application/json")
     part = text[offset : offset + min(length, _LONGEST_SLICE)]
     return Response(part.encode(), 200, headers, "text/plain; charset=utf-8")
+
+
+# The transcript of an agent
+
+
+class TranscriptQuery(Query, frozen=True, kw_only=True):
+    """Which part of a transcript: that of so many journal entries behind a position."""
+
+    after: int = 0
+    limit: int = 200
+
+
+class TurnView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn of a transcript: a call of a model, of a tool, a question, or another step."""
+
+    kind: TurnKind
+    seq: int
+    step: str
+    name: str
+    state: StepState
+    call_id: str = ""
+    attempt: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    model: ModelTurn | None = None
+    arguments: Any = None
+    answer: Any = None
+    error: FailureView | None = None
+
+
+class TranscriptPage(Page, frozen=True, kw_only=True):
+    """Turns of a transcript, from the first call of a model on; none: there was no such call."""
+
+    items: list[TurnView]
+
+
+async def show_transcript(request: ApiRequest) -> Answer:
+    """Show the calls of models of a job, and what was done between them."""
+    job_id, after = request.path["id"], number(request.query.after, "after")
+    limit = checked_limit(request.query.limit, _MOST_WHOLE)
+    entries = await request.store.journal_page(job_id, after, limit)
+    outputs = {each.seq: await _answered(request, each) for each in entries if each.output}
+    log = await request.store.events(job_id, 0, _MOST_EVENTS)
+    found = turns(entries, outputs, log)
+    if after == 0:
+        found = list(dropwhile(lambda turn: turn.model is None, found))
+    href = request.href(f"/api/v1/jobs/{job_id}/payload")
+    behind = str(entries[-1].seq) if len(entries) == limit else None
+    items = [_turn_view(each, href) for each in found]
+    return Answer(TranscriptPage(items=items, next=behind, now=await request.store.now()))
+
+
+async def _answered(request: ApiRequest, entry: JournalEntry) -> Any:
+    """Return the output of an entry for people; a large one only of what is called as a model."""
+    stand_in = stand_in_of(entry.output)
+    if stand_in is None and entry.output is not None:
+        return for_people(entry.output)
+    if stand_in is None or not stand_in.chunks or not entry.name.startswith(CHAT):
+        return None
+    return for_people(await request.store.payload(request.path["id"], stand_in))
+
+
+def _turn_view(turn: TranscriptTurn, href: str) -> TurnView:
+    entry = turn.entry
+    plain_step = turn.model is None
+    given: Any = payload_view(entry.input, f"{href}/{entry.seq}/input") if plain_step else None
+    match given:
+        case {"input": inner, **rest} if not rest:  # that of a closure
+            given = inner
+        case _:
+            pass
+    return TurnView(
+        kind=turn.kind,
+        seq=entry.seq,
+        step=entry.id,
+        name=turn.name,
+        state=entry.state,
+        call_id=turn.call_id,
+        attempt=entry.attempt,
+        started_at=entry.started_at,
+        ended_at=entry.ended_at,
+        model=turn.model,
+        arguments=given,
+        answer=payload_view(entry.output, f"{href}/{entry.seq}/output") if plain_step else None,
+        error=failure_view(entry.error),
+    )
 
 
 # Other parts of a job
@@ -454,6 +547,14 @@ ROUTES: Final = (
         "Show input, output or checkpoint of a journal entry",
         query=SliceQuery,
         response=Any,
+    ),
+    _route(
+        "GET",
+        f"{_JOB}/transcript",
+        show_transcript,
+        "Show the calls of models of a job, and what was done between them",
+        query=TranscriptQuery,
+        response=TranscriptPage,
     ),
     _route("GET", f"{_JOB}/effects", show_effects, "Show the ledger of a job", response=EffectPage),
     _route(
