@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from html import escape
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -36,17 +36,32 @@ _WRONG: Final = "That did not work: it is unknown, used, revoked or expired."
 _HEADERS: Final = {"cache-control": "no-store"}
 
 _STYLE: Final = """\
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
-body { display: grid; place-items: center; min-height: 90vh; margin: 0 1rem; }
-main { width: 100%; max-width: 24rem; }
-h1 { font-size: 1.25rem; font-weight: 600; }
-label, input, button { display: block; width: 100%; box-sizing: border-box; font: inherit; }
-input, button { margin: .5rem 0 1rem; padding: .5rem .75rem; border-radius: .375rem; }
-input { border: 1px solid GrayText; }
-button { border: 0; background: #2f5fd0; color: #fff; cursor: pointer; }
-button:focus-visible, input:focus-visible { outline: 2px solid #2f5fd0; outline-offset: 2px; }
-.wrong { color: #c0392b; }
-@media (prefers-color-scheme: dark) { .wrong { color: #ff8a80; } }
+:root { color-scheme: light dark; font: 14px/20px system-ui, sans-serif;
+  --page: light-dark(#fff, #0d1117); --text: light-dark(#1f2328, #e6edf3);
+  --muted: light-dark(#59636e, #9198a1); --line: light-dark(#d1d9e0, #30363d);
+  --strong: light-dark(#1f2328, #e6edf3); --on-strong: light-dark(#fff, #0d1117);
+  --focus: light-dark(#0969da, #58a6ff); --failed: light-dark(#cf222e, #f85149); }
+body { display: grid; place-items: center; min-height: 84vh; margin: 0 20px;
+  background: var(--page); color: var(--text); }
+main { width: 100%; max-width: 340px; }
+svg { display: block; margin-bottom: 20px; }
+svg rect { fill: var(--strong); }
+svg path { fill: none; stroke: var(--on-strong); stroke-width: 3; stroke-linecap: round;
+  stroke-linejoin: round; }
+svg circle { fill: light-dark(#3fb950, #1a7f37); }
+h1 { margin: 0 0 4px; font-size: 20px; line-height: 28px; font-weight: 600; }
+p { margin: 0 0 20px; color: var(--muted); }
+label { display: block; font-size: 12px; font-weight: 500; color: var(--muted); }
+input, button { display: block; width: 100%; box-sizing: border-box; height: 36px; font: inherit;
+  padding: 0 12px; margin: 4px 0 16px; border-radius: 6px; color: inherit; }
+input { border: 1px solid var(--line); background: var(--page); }
+button { border: 0; background: var(--strong); color: var(--on-strong); font-weight: 500;
+  cursor: pointer; }
+button:hover { opacity: .88; }
+:focus-visible { outline: 2px solid var(--focus); outline-offset: 1px; }
+code { font: 12px ui-monospace, monospace; }
+a { color: inherit; }
+.wrong { color: var(--failed); }
 """
 
 _PAGE: Final = """\
@@ -60,9 +75,11 @@ _PAGE: Final = """\
 </head>
 <body>
 <main>
+<svg width="36" height="36" viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32"
+ rx="7"/><path d="M9 25V8h8.2a5.4 5.4 0 0 1 0 10.8H13"/><circle cx="22.5" cy="24" r="2.5"/></svg>
 <h1>Sign in to Perdure</h1>
 {wrong}
-<form method="post" action="{base}/login">
+<form method="post" action="{base}/login{kept}">
 <input type="hidden" name="next" value="{next}">
 {fields}
 <button type="submit">Sign in</button>
@@ -72,6 +89,11 @@ _PAGE: Final = """\
 </body>
 </html>
 """
+_AGAIN: Final = "<p>What you want to do needs a recent sign-in. You then go on where you were.</p>"
+_HOW: Final = (
+    "<p>With a token of yours, which <code>perdure tokens create</code> makes, or with the link "
+    "that <code>perdure serve</code> and <code>dev</code> print.</p>"
+)
 _ASK: Final = """\
 <label for="token">Your token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required
@@ -182,11 +204,14 @@ def login_page(request: Request, wrong: str = "", status: int = 200, more: str =
     base = escape(base_of(request))
     elsewhere = f'<p><a href="{base}{escape(more)}">Sign in with your organisation</a></p>'
     link = request.query_params.get("link", "") if status == 200 else ""  # noqa: PLR2004
+    asked = "" if link else _AGAIN if request.query_params.get("again") else _HOW
+    after = local_path(request.query_params.get("next", ""))
     text = _PAGE.format(
         base=base,
         more=elsewhere if more else "",
-        next=escape(local_path(request.query_params.get("next", ""))),
-        wrong=f'<p class="wrong" role="alert">{escape(wrong)}</p>' if wrong else "",
+        next=escape(after),
+        kept=f"?next={quote(after, safe='/')}" if after != "/" else "",  # also after a mistake
+        wrong=f'<p class="wrong" role="alert">{escape(wrong)}</p>' if wrong else asked,
         fields=_BY_LINK.format(link=escape(link)) if link else _ASK,
     )
     return Response(text, status, _HEADERS, "text/html; charset=utf-8")

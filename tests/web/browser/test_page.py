@@ -302,6 +302,41 @@ async def test_a_killed_worker_shows_and_another_one_goes_on(app: App, tmp_path:
     assert there.wrong == []
 
 
+async def test_new_jobs_wait_until_the_reader_asks_for_them(app: App) -> None:
+    store = await app.store()
+    await store.submit([_plain_job(number) for number in range(300)], "kim")
+    async with visit(app) as there:
+        page = await there.open("/jobs")
+        await there.live()
+        rows = page.locator(".rows .row:not(.heads)")
+        await expect(rows.first).to_be_visible()
+        await page.evaluate("scrollTo(0, 2000)")
+        seen = page.locator(".rows .key", has_text="k230")
+        place = await seen.bounding_box()
+        for number in range(3):
+            await app.submit(app.jobs["migrate"](1), key=f"fresh {number}")
+        banner = page.get_by_role("button", name="3 new")
+        await expect(banner).to_be_visible()
+        assert await seen.bounding_box() == place  # nothing has moved under the reader's eyes
+        await banner.click()
+        await expect(rows.first).to_contain_text("fresh 2")
+        await expect(banner).to_have_count(0)
+    assert there.wrong == []
+
+
+async def test_a_browser_without_shared_workers_is_live_too(app: App) -> None:
+    gate = OneGate()
+    async with visit(app, gate) as there:
+        await there.page.add_init_script("delete window.SharedWorker")
+        page = await there.open("/jobs")
+        assert await page.evaluate("typeof SharedWorker") == "undefined"
+        await there.live()
+        await app.submit(app.jobs["migrate"](2), key="heard")
+        await expect(page.get_by_role("row").filter(has_text="heard")).to_be_visible()
+    assert gate.streams == 1
+    assert there.wrong == []
+
+
 async def test_many_tabs_have_one_stream(app: App) -> None:
     gate = OneGate()
     async with served(app, gate) as site, chromium() as browser:

@@ -1,14 +1,20 @@
-"""Signing in by a link, in a real browser, at a real address."""
+"""Signing in and out, and again, in a real browser, at a real address."""
 
 import pytest
 
 from perdure import App
+from perdure.jobs.state import JobState
 from perdure.web.access.gate import Access
+from perdure.web.access.principal import Role
 from perdure.web.access.sessions import local_operator, new_sign_in_link
+from perdure.web.access.tokens import NewToken, create_token
+from tests.support.store import sql
 
 pytest.importorskip("playwright", reason="needs playwright: pip install perdure[browser]")
 
-from tests.support.browser import CHROMIUM, chromium, served
+from playwright.async_api import expect
+
+from tests.support.browser import CHROMIUM, Visit, chromium, served
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the PATH"),
@@ -25,3 +31,47 @@ async def test_a_person_signs_in_by_a_link_and_sees_the_page(app: App) -> None:
         await page.click("button")
         await page.get_by_text("local operator").first.wait_for(state="attached")
         assert page.url.startswith(url)
+
+
+async def test_a_decision_about_a_high_risk_goes_on_after_another_sign_in(app: App) -> None:
+    roles = (Role.APPROVER, Role.VIEWER)
+    asked = NewToken(name="ann's", roles=roles, kind="person", principal="ann")
+    token = await create_token(app.verbs, asked, "default", local_operator())
+    async with app.running(), served(app, Access()) as url, chromium() as browser:
+        handle = await app.submit(app.jobs["offer"](900_000, "high"), user="kim")
+        await handle.until(JobState.WAITING)
+        there = Visit(await browser.new_page(), url)
+        page = there.page
+        await page.goto(f"{url}/inbox")
+        await page.wait_for_url("**/login?next=*")  # nobody gets in without a credential
+        for given in ("pdr_mistaken", token.secret):
+            await page.get_by_label("Your token").fill(given)
+            await page.get_by_role("button", name="Sign in").click()
+        await page.get_by_role("heading", name="Send this offer?").wait_for()
+        sql(app.url, "UPDATE session SET created_at = created_at - 3600")  # an hour ago
+        await page.get_by_role("button", name="Approve").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_role("button", name="Approve").click()
+        await page.wait_for_url("**/login?*again=1")
+        await page.get_by_text("needs a recent sign-in").wait_for()
+        await page.get_by_label("Your token").fill(token.secret)
+        await page.get_by_role("button", name="Sign in").click()
+        await dialog.get_by_role("button", name="Approve").click()  # of the dialog that was open
+        assert await handle.result() == "sent by ann"
+        await page.get_by_text("Approved: the job goes on").wait_for()
+    unauthorised = [each for each in there.wrong if " 401 " not in each and " 403 " not in each]
+    assert unauthorised == []
+
+
+async def test_a_person_signs_out(app: App) -> None:
+    async with served(app, Access()) as url, chromium() as browser:
+        link = await new_sign_in_link(app.verbs, local_operator())
+        page = await browser.new_page()
+        await page.goto(f"{url}/login?link={link}&next=/workers")
+        await page.click("button")
+        await page.get_by_role("button", name="local operator").click()
+        await page.get_by_role("menuitem", name="Sign out").click()
+        await page.wait_for_url("**/login")
+        await page.goto(f"{url}/workers")
+        await page.wait_for_url("**/login?next=*")
+        await expect(page.get_by_label("Your token")).to_be_visible()

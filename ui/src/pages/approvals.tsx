@@ -41,6 +41,14 @@ export function ApprovalsPage() {
   const open = (what: Asked) => {
     if (current?.may_decide.ok && may("approvals.decide")) setAsked([what, current]);
   };
+  const again = query.value.get("ask");
+  useEffect(() => {
+    if (!again || !read.data) return;
+    const [what = "", id] = again.split(" ");
+    const found = mine.find((each) => each.id === id);
+    if (found) setAsked([what as Asked, found]);
+    setQuery({ ask: null });
+  }, [again, read.data]);
   useEffect(() => {
     if (mine.length > 0) announce(`${mine.length} approvals wait for you`);
   }, [mine.length]);
@@ -191,9 +199,9 @@ function Decide({ what, approval, close, done, stale }: DecideProps) {
       }
     } catch (error) {
       if (error instanceof Problem && error.code === "reauthenticate") {
-        toast("This needs a recent sign-in: sign in again, then decide.", true);
+        go(`/inbox?ask=${part(`${what} ${approval.id}`)}`, true); // after it, the same dialog is open
         signIn(true);
-        return;
+        return "stay";
       }
       if (error instanceof Problem && error.status === 409) {
         stale();
