@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from perdure.base.clock import SystemClock
 from perdure.base.codec import LIMITS, PayloadLimits
-from perdure.base.errors import ArgumentError
 from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.engine.policy import Policy
@@ -116,7 +115,7 @@ class Client(Caller):
     def asgi(self, **options: "Unpack[AsgiOptions]") -> "WebApp":
         """Return an ASGI app with the HTTP API: see `App.asgi`.
 
-        Jobs are submitted by the schemas that workers publish; plans cannot be.
+        Jobs are submitted by the schemas that workers publish, and plans by the names of steps.
         """
         return web_app(self, self._new_named, options)
 
@@ -124,7 +123,9 @@ class Client(Caller):
         self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions
     ) -> NewJob:
         if isinstance(job, Plan):
-            raise ArgumentError("a plan", ["only an app that has its steps can submit it"])
+            found = await self.verbs.definitions()
+            job.check_by_names({name for each in found for name in each.definitions.steps})
+            return stored_job(job.name, job, b"{}", options, job.to_json())
         known = await self._find(job, check=True)
         by_name = isinstance(arguments, Mapping)
         split = ((), arguments) if by_name else (tuple(arguments), dict[str, Any]())

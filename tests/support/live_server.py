@@ -73,11 +73,11 @@ class Frames:
 
 @asynccontextmanager
 async def following(
-    client: httpx.AsyncClient, topics: str, last_id: str = "", **headers: str
+    client: httpx.AsyncClient, topics: str, last_id: str = "", *, prefix: str = "", **headers: str
 ) -> AsyncGenerator[Frames]:
     given = {"last-event-id": last_id, **headers}
     async with client.stream(
-        "GET", "/api/v1/events", params={"topics": topics}, headers=given
+        "GET", f"{prefix}/api/v1/events", params={"topics": topics}, headers=given
     ) as answer:
         assert answer.status_code == 200, await answer.aread()
         frames = Frames(answer.aiter_lines())

@@ -11,9 +11,9 @@ limits and the time of the check are linear in its size, since nobody has vouche
 """
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
@@ -193,13 +193,32 @@ class Plan:
         Raises:
             PlanError: It cannot run; every reason is named.
         """
+        self._check(registry.find_step)
+
+    def check_by_names(self, steps: Collection[str]) -> None:
+        """Check the plan where the code of its steps is not: all but their arguments.
+
+        Args:
+            steps: The names of the steps that workers know.
+
+        Raises:
+            PlanError: It cannot run; every reason is named.
+        """
+
+        def find(name: str) -> None:
+            if name not in steps:
+                raise UnknownName(f"no worker knows the step {_short(name)!r}")
+
+        self._check(find)
+
+    def _check(self, find: "_FindStep") -> None:
         try:
             data = self.to_json()
             _check_size(data)
             _check_depth(data)
         except Unstorable as error:
             raise PlanError([str(error)]) from None
-        found = _problems(self.name, self.calls, registry)
+        found = _problems(self.name, self.calls, find)
         if found:
             raise PlanError(found)
 
@@ -363,32 +382,37 @@ def _at(path: str, outputs: Mapping[str, Any]) -> Any:
 # Checking a plan.
 
 
-def _problems(name: str, calls: Sequence[PlanCall], registry: DefinitionTable) -> list[str]:
+# Returns a step; None if only its name is known here.
+_FindStep: TypeAlias = Callable[[str], Step[..., Any] | None]
+
+
+def _problems(name: str, calls: Sequence[PlanCall], find: _FindStep) -> list[str]:
     """Return the reasons why a plan cannot run, up to a limit; none if it can.
 
     Takes time linear in the size of the plan.
     """
-    found = list(islice(_all_problems(name, calls, registry), MOST_PROBLEMS + 1))
+    found = list(islice(_all_problems(name, calls, find), MOST_PROBLEMS + 1))
     if len(found) > MOST_PROBLEMS:
         found[MOST_PROBLEMS:] = ["and more: correct these first"]
     return found
 
 
-def _all_problems(name: str, calls: Sequence[PlanCall], registry: DefinitionTable) -> Iterator[str]:
+def _all_problems(name: str, calls: Sequence[PlanCall], find: _FindStep) -> Iterator[str]:
     yield from _of_the_whole(name, calls)
     if len(calls) > MOST_CALLS:
         return
     known = _Known({call.id for call in calls})
     for call in calls:
         try:
-            step = registry.find_step(call.step)
+            step = find(call.step)
         except UnknownName as error:
             yield f"call {_short(call.id)}: {error}"
             yield from _bad_refs(call, known)
             known.before[call.id] = None
             continue
         yield from _bad_refs(call, known)
-        yield from _bad_arguments(call, step, known)
+        if step is not None:
+            yield from _bad_arguments(call, step, known)
         known.before[call.id] = step
 
 

@@ -105,11 +105,16 @@ class WebApp:
                 *page_routes(),
             ],
             exception_handlers={HTTPException: _refused},
-            lifespan=self._lifespan,
+            lifespan=self.lifespan,
         )
 
     @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncGenerator[None, None]:
+    async def lifespan(self, _: Any = None) -> AsyncGenerator[None, None]:
+        """Use the store, and count for `/metrics`, inside the block.
+
+        Servers do it by themselves. An app that this one is mounted in does it in its own lifespan:
+        `FastAPI(lifespan=pages.lifespan)`.
+        """
         with self.metrics.listening():
             async with self.backend.caller:
                 yield
