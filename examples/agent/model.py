@@ -60,4 +60,5 @@ async def complete(
         provider="openai",
         input_tokens=len(str(messages)) // 4,
         output_tokens=60,
+        finish_reason="tool_call" if reply.calls else "stop",
     )

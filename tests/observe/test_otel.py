@@ -13,6 +13,15 @@ from perdure.app import App
 from perdure.base.errors import Permanent
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext, SyncStepContext
+from perdure.integrations.durable_calls import (
+    ModelAnswer,
+    ModelCall,
+    ToolRun,
+    message,
+    model_call,
+    text_part,
+    tool_call,
+)
 from perdure.jobs.budget import ModelUsage
 from perdure.jobs.state import JobState
 from perdure.observe.otel import tracing
@@ -207,3 +216,80 @@ async def test_a_failed_job_is_an_error_and_nothing_is_stored_without_tracing(ap
             await until(app, traced.id, JobState.FAILED)
     assert await store.trace(traced.id) is not None
     assert collected.named("job doomed")[-1].status.status_code is trace.StatusCode.ERROR
+
+
+@durable
+async def test_models_and_tools_have_the_attributes_of_the_genai_conventions_and_no_contents(
+    app: App,
+) -> None:
+    secret = "canary-in-a-conversation"
+    used = ModelUsage(
+        model="m-1",
+        provider="acme",
+        input_tokens=9,
+        output_tokens=3,
+        answered_by="m-1-2026",
+        agent="ann",
+        finish_reason="stop",
+    )
+
+    @app.step
+    async def search(words: str) -> str:
+        return f"found {words}"
+
+    tools = perdure.Tools({"look": search})
+
+    async def adapted(step: StepContext) -> ModelAnswer:
+        said = [message("assistant", text_part(secret))]
+        return ModelAnswer(value=secret, usage=used, messages=said)
+
+    async def adapted_tool(run: ToolRun) -> str:
+        return f"sent {run.arguments['text']}"
+
+    @app.job
+    async def agent(ctx: JobContext, task: str) -> str:
+        async def chat(step: StepContext) -> str:  # as in a loop of one's own
+            async with step.spend(calls=1) as spent:
+                await spent.settle(usage=used)
+            return secret
+
+        await ctx.call("chat", chat, input={"messages": [task]})
+        await tools.call("look", {"words": task}, id="call_7")
+        asked = ModelCall(model="m-1", provider="acme", agent="ann", price=lambda _: 0.0)
+        await model_call(ctx, asked, adapted)
+        await tool_call(ctx, "send", adapted_tool, key="call_8", arguments={"text": task})
+        return secret
+
+    with collecting() as collected:
+        await app.run(agent(secret))
+    model = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "acme",
+        "gen_ai.request.model": "m-1",
+        "gen_ai.response.model": "m-1-2026",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.agent.name": "ann",
+        "gen_ai.usage.input_tokens": 9,
+        "gen_ai.usage.output_tokens": 3,
+    }
+
+    def told(name: str) -> dict[str, object]:
+        (span,) = collected.named(name)
+        assert secret not in span.to_json()
+        found = dict(span.attributes or {}).items()
+        return {key: value for key, value in found if key.startswith("gen_ai.")}
+
+    assert told("step call:chat").items() >= model.items()
+    assert told("step call:chat:ann").items() >= model.items()
+    tool = {"gen_ai.operation.name": "execute_tool"}
+    assert told("step search") == {
+        **tool,
+        "gen_ai.tool.name": "look",
+        "gen_ai.tool.call.id": "call_7",
+    }
+    assert told("step call:tool:send") == {
+        **tool,
+        "gen_ai.tool.name": "send",
+        "gen_ai.tool.call.id": "call_8",
+    }
+    assert secret not in collected.named("job agent")[0].to_json()

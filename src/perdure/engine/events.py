@@ -13,6 +13,7 @@ from perdure.base import telemetry
 from perdure.base.telemetry import Event
 from perdure.jobs.approval import Approval, Refusal, Vote
 from perdure.jobs.budget import Amount, ModelUsage
+from perdure.jobs.definition import Step
 from perdure.jobs.effect import Effect
 from perdure.jobs.model import (
     Claim,
@@ -91,6 +92,8 @@ class StepFacts(Protocol):
     def run(self) -> RunFacts: ...
     @property
     def entry(self) -> JournalEntry: ...
+    @property
+    def step(self) -> Step[..., Any]: ...
 
 
 # Jobs
@@ -227,7 +230,7 @@ def undo_failed(operation: StepFacts, attempt: int, error: str) -> None:
 def _step(operation: StepFacts) -> dict[str, Any]:
     run, entry = operation.run, operation.entry
     facts = {**_job(run.job), "worker": run.node.owner}
-    return {**facts, "step": entry.id, "step_name": entry.name}
+    return {**facts, "step": entry.id, "step_name": entry.name, "tool": operation.step.tool}
 
 
 # Leases

@@ -161,6 +161,7 @@ class CallOptions(Struct, frozen=True, kw_only=True):
     retry: Retry | None = None
     queue: str | None = None
     priority: int | None = None
+    tool: str = ""  # the name by which a model has called it
 
 
 NO_OPTIONS = CallOptions()
@@ -344,6 +345,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
             them as their own type.
         undo: The compensation, if there is one.
         description: What it does, for people.
+        tool: For one call: the name by which a model has called it.
     """
 
     name: str
@@ -368,6 +370,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     raises: Raises = ()
     undo: Compensation | None = None
     description: str = ""
+    tool: str = ""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Return a call of this step, to be awaited in the code of a job."""
@@ -386,6 +389,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
             self,
             timeout=self.timeout if given.timeout is None else given.timeout,
             retry=self.retry if given.retry is None else given.retry,
+            tool=given.tool,
         )
 
     def pack(

@@ -28,7 +28,7 @@ from perdure.base.errors import (
     Unstorable,
 )
 from perdure.base.schema import inlined
-from perdure.jobs.definition import Call, JobDefinition, JobScope, Step, scope
+from perdure.jobs.definition import Call, CallOptions, JobDefinition, JobScope, Step, scope
 from perdure.jobs.failure import type_name
 
 R = TypeVar("R")
@@ -154,12 +154,10 @@ class Tools:
             call = call_of(tool, asked.arguments)
         except (ArgumentError, Unstorable) as error:
             return ToolAnswer(str(error), failed=True), None
-        if not asked.id:
-            return here.start(call), tool
         try:
-            return here.start(call.options(id=_key(asked.id))), tool
+            return here.start(_as_tool(call, asked.name, _key(asked.id))), tool
         except ValueError:  # a model that uses an id twice: by their order, as without an id
-            return here.start(call_of(tool, asked.arguments)), tool
+            return here.start(_as_tool(call, asked.name, None)), tool
 
 
 def _named(tools: Iterable[Tool] | Mapping[str, Tool]) -> Iterator[tuple[str, Tool]]:
@@ -193,8 +191,15 @@ def call_of(tool: Tool, given: Mapping[str, Any] | str) -> Call[Any]:
     return tool(*args, **kwargs)
 
 
-def _key(id: str) -> str:
+def _as_tool(call: Call[Any], name: str, key: str | None) -> Call[Any]:
+    """Return a call with its key, and with the name by which a model calls it, for traces."""
+    return Call(call.definition, call.args, call.kwargs, CallOptions(id=key, tool=name))
+
+
+def _key(id: str | None) -> str | None:
     """Return an id of a model as the key of a step, whatever the model wrote."""
+    if not id:
+        return None
     if len(id) > _LONGEST_ID or not id.isprintable():
         return digest(id)[:32]
     return f"call_{id}" if id.isdigit() else id  # plain numbers are ordinals

@@ -244,11 +244,13 @@ def _model_call(used: ModelUsage) -> dict[str, Any]:
 
 def _tool_call(facts: Values) -> dict[str, Any]:
     """Return the attributes of a call of an agent's tool; none for any other step."""
-    if not facts["step_name"].startswith(TOOL):
+    name = facts["step_name"]
+    tool = facts["tool"] or (name.removeprefix(TOOL) if name.startswith(TOOL) else "")
+    if not tool:
         return {}
     return {
         "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": facts["step_name"].removeprefix(TOOL),
+        "gen_ai.tool.name": tool,
         "gen_ai.tool.call.id": facts["step"].rpartition("#")[2],
     }
 
