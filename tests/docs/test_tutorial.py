@@ -135,3 +135,26 @@ def approve(browser: httpx.Client, job: str) -> None:
     verdict = {"verdict": "approve", "action_hash": asked["action"]["hash"]}
     answer = browser.post(f"/api/v1/approvals/{asked['id']}/decide", json=verdict)
     assert answer.status_code == 200, answer.text
+
+
+def without_keys(lines: list[str]) -> list[str]:
+    return [re.sub(r" \[[0-9a-f]{8}\]$", "", line) for line in lines]
+
+
+def test_the_agent_of_the_tutorial_prints_what_the_page_says(tmp_path: Path) -> None:
+    (shown,) = [block.code for block in BLOCKS if "$ python -m examples.agent\n" in block.code]
+    store = f"sqlite:///{tmp_path / 'agent.db'}"
+    # The first of the searches at the same time answers last.
+    own = {"PERDURE_URL": store, "AGENT_FOLDER": str(tmp_path / "files"), "PACE": "0.2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.agent"],
+        cwd=PAGE.parent.parent.parent,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_WAIT,
+        check=True,
+    )
+    assert sorted(without_keys(done.stdout.splitlines())) == sorted(
+        without_keys(shown.splitlines()[1:])
+    )

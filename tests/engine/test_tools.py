@@ -1,6 +1,7 @@
 """Steps that a model calls by name: whatever it writes, and whatever happens, is an answer."""
 
 import json
+import logging
 
 import pytest
 
@@ -44,10 +45,16 @@ async def test_a_result_is_told_as_text_and_the_call_is_known_by_the_id_of_the_m
         )
         return [first, *rest]
 
+    told: list[str] = []
+    listener = logging.Handler()
+    listener.emit = lambda record: told.append(record.getMessage())
+    logging.getLogger("perdure.worker").addHandler(listener)
     async with app.running():
         handle = await app.submit(agent())
         answers = await handle.result()
         ids = [entry.id for entry in await handle.journal()]
+    logging.getLogger("perdure.worker").removeHandler(listener)
+    assert not [each for each in told if "never awaited" in each]
     assert [each.text for each in answers] == [
         '{"twice":8}',
         "hello Kim\0",

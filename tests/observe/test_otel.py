@@ -218,78 +218,88 @@ async def test_a_failed_job_is_an_error_and_nothing_is_stored_without_tracing(ap
     assert collected.named("job doomed")[-1].status.status_code is trace.StatusCode.ERROR
 
 
+SAID = "canary-in-a-conversation"
+USED = ModelUsage(
+    model="m-1",
+    provider="acme",
+    input_tokens=9,
+    output_tokens=3,
+    answered_by="m-1-2026",
+    agent="ann",
+    finish_reason="stop",
+)
+MODEL = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.provider.name": "acme",
+    "gen_ai.request.model": "m-1",
+    "gen_ai.response.model": "m-1-2026",
+    "gen_ai.response.finish_reasons": ("stop",),
+    "gen_ai.agent.name": "ann",
+    "gen_ai.usage.input_tokens": 9,
+    "gen_ai.usage.output_tokens": 3,
+}
+
+
+def gen_ai(collected: Collected, name: str) -> dict[str, object]:
+    """Return the attributes of a span by the GenAI conventions; nothing was said in it."""
+    (span,) = collected.named(name)
+    assert SAID not in span.to_json()
+    found = dict(span.attributes or {}).items()
+    return {key: value for key, value in found if key.startswith("gen_ai.")}
+
+
+def tool_attributes(name: str, id: str) -> dict[str, object]:
+    return {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": name,
+        "gen_ai.tool.call.id": id,
+    }
+
+
 @durable
-async def test_models_and_tools_have_the_attributes_of_the_genai_conventions_and_no_contents(
+async def test_a_loop_of_ones_own_has_the_attributes_of_the_genai_conventions_and_no_contents(
     app: App,
 ) -> None:
-    secret = "canary-in-a-conversation"
-    used = ModelUsage(
-        model="m-1",
-        provider="acme",
-        input_tokens=9,
-        output_tokens=3,
-        answered_by="m-1-2026",
-        agent="ann",
-        finish_reason="stop",
-    )
-
     @app.step
     async def search(words: str) -> str:
         return f"found {words}"
 
     tools = perdure.Tools({"look": search})
 
-    async def adapted(step: StepContext) -> ModelAnswer:
-        said = [message("assistant", text_part(secret))]
-        return ModelAnswer(value=secret, usage=used, messages=said)
+    @app.job
+    async def agent(ctx: JobContext, task: str) -> str:
+        async def chat(step: StepContext) -> str:
+            async with step.spend(calls=1) as spent:
+                await spent.settle(usage=USED)
+            return SAID
 
-    async def adapted_tool(run: ToolRun) -> str:
+        await ctx.call("chat", chat, input={"messages": [task]})
+        return (await tools.call("look", {"words": task}, id="call_7")).text
+
+    with collecting() as collected:
+        await app.run(agent(SAID))
+    assert gen_ai(collected, "step call:chat").items() >= MODEL.items()
+    assert gen_ai(collected, "step search") == tool_attributes("look", "call_7")
+    assert gen_ai(collected, "job agent") == {}
+
+
+@durable
+async def test_the_calls_of_adapters_have_them_too(app: App) -> None:
+    async def answer(step: StepContext) -> ModelAnswer:
+        said = [message("assistant", text_part(SAID))]
+        return ModelAnswer(value=SAID, usage=USED, messages=said)
+
+    async def send(run: ToolRun) -> str:
         return f"sent {run.arguments['text']}"
 
     @app.job
     async def agent(ctx: JobContext, task: str) -> str:
-        async def chat(step: StepContext) -> str:  # as in a loop of one's own
-            async with step.spend(calls=1) as spent:
-                await spent.settle(usage=used)
-            return secret
-
-        await ctx.call("chat", chat, input={"messages": [task]})
-        await tools.call("look", {"words": task}, id="call_7")
         asked = ModelCall(model="m-1", provider="acme", agent="ann", price=lambda _: 0.0)
-        await model_call(ctx, asked, adapted)
-        await tool_call(ctx, "send", adapted_tool, key="call_8", arguments={"text": task})
-        return secret
+        await model_call(ctx, asked, answer)
+        return await tool_call(ctx, "send", send, key="call_8", arguments={"text": task})
 
     with collecting() as collected:
-        await app.run(agent(secret))
-    model = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "acme",
-        "gen_ai.request.model": "m-1",
-        "gen_ai.response.model": "m-1-2026",
-        "gen_ai.response.finish_reasons": ("stop",),
-        "gen_ai.agent.name": "ann",
-        "gen_ai.usage.input_tokens": 9,
-        "gen_ai.usage.output_tokens": 3,
-    }
-
-    def told(name: str) -> dict[str, object]:
-        (span,) = collected.named(name)
-        assert secret not in span.to_json()
-        found = dict(span.attributes or {}).items()
-        return {key: value for key, value in found if key.startswith("gen_ai.")}
-
-    assert told("step call:chat").items() >= model.items()
-    assert told("step call:chat:ann").items() >= model.items()
-    tool = {"gen_ai.operation.name": "execute_tool"}
-    assert told("step search") == {
-        **tool,
-        "gen_ai.tool.name": "look",
-        "gen_ai.tool.call.id": "call_7",
-    }
-    assert told("step call:tool:send") == {
-        **tool,
-        "gen_ai.tool.name": "send",
-        "gen_ai.tool.call.id": "call_8",
-    }
-    assert secret not in collected.named("job agent")[0].to_json()
+        await app.run(agent(SAID))
+    assert gen_ai(collected, "step call:chat:ann").items() >= MODEL.items()
+    assert gen_ai(collected, "step call:tool:send") == tool_attributes("send", "call_8")
+    assert gen_ai(collected, "job agent") == {}

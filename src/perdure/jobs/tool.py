@@ -193,7 +193,8 @@ def call_of(tool: Tool, given: Mapping[str, Any] | str) -> Call[Any]:
 
 def _as_tool(call: Call[Any], name: str, key: str | None) -> Call[Any]:
     """Return a call with its key, and with the name by which a model calls it, for traces."""
-    return Call(call.definition, call.args, call.kwargs, CallOptions(id=key, tool=name))
+    made = call.use()
+    return Call(made.definition, made.args, made.kwargs, CallOptions(id=key, tool=name))
 
 
 def _key(id: str | None) -> str | None:
