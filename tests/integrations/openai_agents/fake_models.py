@@ -1,13 +1,11 @@
 """A model of the OpenAI Agents SDK that answers by a script, as often as it is asked.
 
 It keeps no state: what it answers depends on how many calls of tools and handoffs its input has.
-So it says the same after a restart, and each answer is one line of a log.
+So it says the same after a restart.
 """
 
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from agents import Model, ModelResponse, Usage
@@ -25,13 +23,6 @@ from openai.types.responses import (
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
 Script = Mapping[int, "list[ResponseOutputItem]"]
-
-
-def log_call(text: str) -> None:
-    """Add a line to the log of what really happened, which a kill does not take back."""
-    if path := os.environ.get("CALLS_LOG"):
-        with Path(path).open("a", encoding="utf-8") as log:
-            log.write(f"{text}\n")
 
 
 def calls(name: str, id: str, **arguments: Any) -> ResponseFunctionToolCall:
@@ -52,10 +43,17 @@ def says(text: str) -> ResponseOutputMessage:
 class ScriptedModel(Model):
     """Answers by a script."""
 
-    def __init__(self, name: str, script: Script, before: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        script: Script,
+        before: Callable[[], Any] | None = None,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
         self.model = name
         self._script = script
         self._before = before
+        self._log = log
 
     async def get_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
@@ -81,7 +79,8 @@ class ScriptedModel(Model):
 
     async def _answer(self, input: Any) -> list[ResponseOutputItem]:
         made = 0 if isinstance(input, str) else sum("call_id" in each for each in input) // 2
-        log_call(f"model {self.model} {made}")
+        if self._log is not None:
+            self._log(f"model {self.model} {made}")
         if self._before is not None:
             await self._before()
         return self._script[made]
