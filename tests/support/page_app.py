@@ -164,7 +164,15 @@ def _family_job(app: App) -> None:
         below = app.jobs["family"]
         return sum(await ctx.gather(*(ctx.child(below(depth - 1)) for _ in range(2))))
 
-    _ = family
+    @app.step(irreversible=True)
+    async def erase(disk: str) -> str:
+        return disk
+
+    @app.job
+    async def wipe(disk: str) -> str:
+        return await erase(disk)
+
+    _ = family, wipe
 
 
 # The state in which each of the sample jobs stays.

@@ -246,6 +246,7 @@ export interface Approval {
   delegates: [string, string][];
   may_decide: { ok: boolean; code: string; why: string };
   needs_recent_sign_in: boolean;
+  alone: boolean;
 }
 
 export interface Worker {

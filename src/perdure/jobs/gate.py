@@ -17,7 +17,7 @@ needs an approval begins without one:
 An approval never lets a step begin whose risk is higher than the one people were asked about.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, cast
@@ -27,6 +27,13 @@ from msgspec import Struct
 from perdure.base.codec import read_plain
 from perdure.jobs.definition import Step
 from perdure.jobs.risk import Classifier, Judgement, RiskFacts, RiskLevel, recipients_in
+
+IRREVERSIBLE: Final = "cannot be undone"
+
+
+def is_final(reasons: Sequence[str]) -> bool:
+    """Whether people are asked because what is done cannot be undone."""
+    return any(each.endswith(IRREVERSIBLE) for each in reasons)
 
 
 class Gate(StrEnum):
@@ -108,7 +115,7 @@ def gate_for(
     gate = policy.gate(judgement.level, tenant)
     match step.approval:
         case "required":
-            why = "cannot be undone" if step.irreversible else "always needs an approval"
+            why = IRREVERSIBLE if step.irreversible else "always needs an approval"
             subject = f"what {name} does" if step.irreversible else name
             reasons = (*judgement.reasons, f"{subject} {why}")
             return GateDecision(Gate.WAIT, Judgement(judgement.level, reasons))

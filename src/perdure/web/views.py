@@ -16,6 +16,7 @@ from perdure.jobs.approval import Approval, ApprovalState, Person, Refusal, why_
 from perdure.jobs.budget import Amount, Budget
 from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.failure import Failure
+from perdure.jobs.gate import is_final
 from perdure.jobs.listing import JobRow
 from perdure.jobs.model import EntryKind, Job, JobEvent, JobMessage, JournalEntry
 from perdure.jobs.output import OutputPiece, OutputTopic
@@ -412,6 +413,7 @@ class ApprovalView(Struct, frozen=True, kw_only=True):
     delegates: tuple[tuple[str, str], ...]
     may_decide: MayDecide
     needs_recent_sign_in: bool
+    alone: bool  # too risky to be decided together with others: HIGH, or it cannot be undone
 
 
 def approval_view(approval: Approval, person: Person, now: float) -> ApprovalView:
@@ -450,6 +452,7 @@ def approval_view(approval: Approval, person: Person, now: float) -> ApprovalVie
         delegates=approval.delegates,
         may_decide=_may_decide(refusal),
         needs_recent_sign_in=approval.risk >= RiskLevel.HIGH,
+        alone=approval.risk >= RiskLevel.HIGH or is_final(approval.reasons),
     )
 
 

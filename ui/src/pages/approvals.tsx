@@ -13,8 +13,10 @@ import { State } from "../status";
 
 type Asked = "approve" | "reject" | "edit" | "delegate";
 
-/** Whether it may be approved together with others: never where a recent sign-in is needed, which is from HIGH on. */
-const isPlain = (approval: Approval): boolean => approval.state === "PENDING" && approval.may_decide.ok && !approval.needs_recent_sign_in && may("approvals.decide");
+const LEVELS = ["LOW", "MEDIUM", "HIGH", "CRITICAL"];
+
+/** Whether it may be approved together with others: never from HIGH on, nor what cannot be undone. */
+const isPlain = (approval: Approval): boolean => approval.state === "PENDING" && approval.may_decide.ok && !approval.alone && may("approvals.decide");
 
 export function ApprovalsPage() {
   useTitle("Approvals");
@@ -22,7 +24,7 @@ export function ApprovalsPage() {
   const job = query.value.get("job");
   const read = useRead<Page<Approval>>(`approvals?state=${which === "all" ? "all" : "PENDING"}&limit=200`, { topics: ["approvals"], gap: 800 });
   const all = (read.data?.items ?? []).filter((each) => !job || each.job === job);
-  const mine = all.filter((each) => each.may_decide.ok);
+  const mine = all.filter((each) => each.may_decide.ok).sort((a, b) => LEVELS.indexOf(b.risk) - LEVELS.indexOf(a.risk)); // the newest first of each
   const others = all.filter((each) => !each.may_decide.ok);
   const ordered = [...mine, ...others];
   const [at, setAt] = useState(0);
@@ -77,10 +79,10 @@ async def offer(ctx: JobContext, usd: int) -> str:
     return yes.by[0]`}>A step that asks for an approval waits here, with exactly what it will do, until somebody decides. So do mails, Slack and the command line: the first answer counts.</Empty>}
       {plain.length > 1 && (
         <div class={chosen.length > 0 ? "selection" : "selection quiet"} role="region" aria-label="Several approvals">
-          <label class="check-label"><input type="checkbox" checked={chosen.length === plain.length} onChange={() => setPicked(new Set(chosen.length === plain.length ? [] : plain.map((each) => each.id)))} /> {chosen.length > 0 ? <strong class="num">{chosen.length} selected</strong> : <>Select all below HIGH</>}</label>
+          <label class="check-label"><input type="checkbox" checked={chosen.length === plain.length} onChange={() => setPicked(new Set(chosen.length === plain.length ? [] : plain.map((each) => each.id)))} /> {chosen.length > 0 ? <strong class="num">{chosen.length} selected</strong> : <>Select all of low risk</>}</label>
           {chosen.length > 0 && <button class="button small primary" onClick={() => setSeveral(true)}>Approve {plural(chosen.length, "action")}…</button>}
           <span class="spring" />
-          {mine.length > plain.length && <span class="muted small">{plural(mine.length - plain.length, "other")} of HIGH risk or above: one at a time</span>}
+          {mine.length > plain.length && <span class="muted small">{plural(mine.length - plain.length, "other")} of higher risk: one at a time</span>}
           {chosen.length > 0 && <button class="text-button" onClick={() => setPicked(new Set())}>Clear</button>}
         </div>
       )}

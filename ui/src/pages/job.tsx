@@ -133,12 +133,17 @@ function useHistory(job: JobDetail, stamp: string): History {
   const [state, setState] = useState<History>({ entries: [], spans: null, problem: null });
   const load = (journal = slimJournal) => {
     const at = `jobs/${part(job.id)}`;
-    // The journal draws the timeline; what comes later refines it.
+    const refine = () => get<Spans>(`${at}/timeline`).then((spans) => setState((old) => ({ ...old, spans })), () => {});
+    // The journal draws the timeline; what comes later refines it. Of a long one nothing else is asked for before it is drawn.
+    const long = job.entries > 1000;
     journal(job.id).then(
-      (entries) => setState((old) => ({ ...old, entries, problem: null })),
+      (entries) => {
+        setState((old) => ({ ...old, entries, problem: null }));
+        if (long) requestAnimationFrame(() => setTimeout(refine, 50));
+      },
       (problem: Problem) => setState((old) => ({ ...old, problem })),
     );
-    get<Spans>(`${at}/timeline`).then((spans) => setState((old) => ({ ...old, spans })), () => {});
+    if (!long) void refine();
   };
   const calm = useCalm(() => load(), job.entries > 1000 ? 4000 : 1000);
   const first = useRef(true);

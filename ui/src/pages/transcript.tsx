@@ -7,6 +7,7 @@ import { count, duration, now, plural, usd } from "../format";
 import { useCalm, useLive, useRead } from "../live";
 import { Ago, At, Copy, Loading, Trouble } from "../parts/basics";
 import { Payload, pretty } from "../parts/payload";
+import { unwrapped } from "../parts/timeline_model";
 import { Link, setQuery } from "../router";
 import { State } from "../status";
 import { plainName } from "./approvals";
@@ -113,9 +114,20 @@ interface Round {
   answers: Map<string, Json>;
 }
 
+/** Whether a message says something new: some frameworks repeat their instructions with each call. */
+function isNews(message: Message, instructions: Set<string>): boolean {
+  if (message.role !== "system") return true;
+  const text = JSON.stringify(message.parts);
+  if (instructions.has(text)) return false;
+  instructions.add(text);
+  return true;
+}
+
 export function roundsOf(turns: Turn[]): Round[] {
   const rounds: Round[] = [];
-  for (const turn of turns) {
+  const instructions = new Set<string>();
+  for (const given of turns) {
+    const turn = given.model?.input ? { ...given, model: { ...given.model, input: given.model.input.filter((message) => isNews(message, instructions)) } } : given;
     const last = rounds.at(-1);
     if (turn.kind === "model") {
       if (last) for (const message of turn.model?.input ?? []) for (const each of message.parts) if (each.type === "tool_call_response") last.answers.set(each.id ?? "", each.response ?? null);
@@ -222,7 +234,7 @@ function TurnHead({ role, turn, children }: { role: string; turn?: Turn; childre
       {turn && turn.state !== "SUCCEEDED" && <State state={turn.state} />}
       {turn && (turn.attempt ?? 0) > 1 && <span class="tone-retrying small" title="attempts">↻{turn.attempt}</span>}
       {turn?.started_at ? <><span class="num muted">{duration((turn.ended_at ?? now.value) - turn.started_at)}</span><span class="num muted only-wide"><At at={turn.started_at} seconds /></span></> : null}
-      {turn && <button class="text-button only-wide" title="Show it in the journal" onClick={() => setQuery({ tab: "journal", step: turn.step })}>{turn.step.replace(/^call:/, "")}</button>}
+      {turn && <button class="text-button only-wide" title="Show it in the journal" onClick={() => setQuery({ tab: "journal", step: turn.step })}>{unwrapped(turn.step)}</button>}
     </div>
   );
 }
@@ -232,11 +244,12 @@ function Said({ role, children }: { role: string; children: ComponentChildren })
 }
 
 const LONG = 1200; // characters
+const SHORT = 200; // of what is usually not read
 
 function PartText({ part: each, fold }: { part: Part; fold: boolean }) {
   const text = typeof each.content === "string" ? each.content : pretty(each.content ?? each);
   if (!text.trim()) return null;
-  if (!fold && text.length <= LONG) return <p class="turn-text" dir="auto">{text}</p>;
+  if (text.length <= (fold ? SHORT : LONG)) return <p class="turn-text" dir="auto">{text}</p>;
   return <details class="turn-more" open={!fold}><summary>{each.type === "reasoning" ? "Reasoning" : `${plural(text.length, "character")}`}</summary><p class="turn-text" dir="auto">{text}</p></details>;
 }
 
@@ -256,11 +269,17 @@ function callText(name: string, value: Json | undefined): string {
   return `${name}(${Object.entries(value).map(([key, each]) => `${key}=${JSON.stringify(each)}`).join(", ")})`;
 }
 
+/** What a tool returned, without what a framework stores around it. */
+function unwrappedAnswer(value: Json | undefined): Json | undefined {
+  if (value === null || typeof value !== "object" || Array.isArray(value) || !("kind" in value)) return value;
+  return value.result ?? value;
+}
+
 function ToolCall({ call, turn, answer, job, approvals }: { call: Part | null; turn: Turn | null; answer: Json | undefined; job: JobDetail; approvals: Approval[] }) {
   const name = call?.name || turn?.name || "?";
   const wanted = given(call?.arguments ?? turn?.arguments);
   const text = isLarge(wanted) ? `${name}(…)` : callText(name, wanted);
-  const result = turn?.answer ?? answer;
+  const result = answer ?? unwrappedAnswer(turn?.answer);
   const state = turn?.state ?? (answer !== undefined ? "SUCCEEDED" : job.ended_at === null ? "PENDING" : "SKIPPED");
   return (
     <section class="tool" aria-label={`Tool ${name}`}>
@@ -310,6 +329,10 @@ function Asked({ approvals, step }: { approvals: Approval[]; step: string }) {
 export function streamed(value: Json): string {
   if (typeof value === "string") return value;
   if (value === null || typeof value !== "object" || Array.isArray(value)) return "";
+  const kind = String(value.event_kind ?? value.type ?? "");
+  // Of the events around a text, only its beginning and its pieces count: its end has all of it again.
+  if (/^(part_end|final_result|function_tool)/.test(kind) || (kind.startsWith("response.") && kind !== "response.output_text.delta")) return "";
+  if (/thinking|reasoning|tool/.test(`${String(value.part_kind ?? "")} ${String(value.part_delta_kind ?? "")}`)) return "";
   for (const name of ["delta", "content_delta", "text", "content", "chunk", "part", "data"]) {
     const inner = value[name];
     if (Array.isArray(inner)) {

@@ -29,8 +29,8 @@ export interface Model {
   rows: Row[];
 }
 
-/** The name of a step without the mark of those that are made of closures. */
-export const unwrapped = (id: string): string => id.replace(/^call:/, "");
+/** The id of a step without the mark of closures, and without the id of a run of a framework. */
+export const unwrapped = (id: string): string => id.replace(/^call:/, "").replace(/#[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.?/, "#");
 
 const OPEN = new Set(["PENDING", "RUNNING", "COMPENSATING"]);
 
