@@ -1,12 +1,15 @@
 """A long agent: 1,000 turns whose history grows by 4 KB and is passed to every step, then a kill.
 
 What must not grow with the square of the turns: the database, the memory, the time to resume.
+Beside that, what a durable call of a model costs with the adapter for pydantic-ai.
 """
 
 import json
 import time
 from collections.abc import Mapping, Sequence
 
+from bench import agent_adapter
+from bench.agent_adapter import CALLS, QUICK_CALLS, ROUNDS
 from bench.contenders import Contender, choose
 from bench.durable import postgres
 from bench.durable.bench import server_of
@@ -43,7 +46,12 @@ Found = dict[str, Mapping[str, float] | str]
 def run(options: Options) -> Outcome:
     """Measure everything that is installed, on both stores."""
     present, absent = choose(KNOWN, options.only)
-    return measure(QUICK_TURNS if options.quick else TURNS, present, absent)
+    long = measure(QUICK_TURNS if options.quick else TURNS, present, absent)
+    calls, rounds = (QUICK_CALLS, 1) if options.quick else (CALLS, ROUNDS)
+    with scratch() as folder:
+        adapter = agent_adapter.measure(calls, rounds, present, folder)
+    texts = f"{long.text}\n\n{adapter.text}"
+    return Outcome(texts, {**long.figures, "adapter": adapter.figures}, only_figures=True)
 
 
 def measure(turns: int, contenders: Sequence[Contender], absent: Sequence[str] = ()) -> Outcome:

@@ -1,8 +1,10 @@
 """The benchmark of a long agent: a small run on both stores, killed and resumed."""
 
+from pathlib import Path
+
 import pytest
 
-from bench import agent
+from bench import agent, agent_adapter
 from bench.__main__ import BENCHES
 from bench.contenders import Contender
 from bench.durable.contenders import OURS
@@ -40,3 +42,11 @@ def test_a_contender_that_fails_is_named_with_its_reason(monkeypatch: pytest.Mon
 
     assert outcome.figures == {"sqlite": {}}
     assert "nobody: ModuleNotFoundError" in outcome.text
+
+
+def test_a_call_with_an_adapter_is_measured_inside_and_outside_of_a_job(tmp_path: Path) -> None:
+    pytest.importorskip("pydantic_ai")
+    outcome = agent_adapter.measure(3, 1, [OURS, Contender("langgraph")], tmp_path)
+
+    assert outcome.figures.keys() == {"call_ms"}
+    assert "call_ms" in outcome.text

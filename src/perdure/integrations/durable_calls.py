@@ -290,15 +290,16 @@ async def model_call(ctx: JobContext, call: ModelCall, body: ModelBody) -> Any:
     """
     price = call.price or known_price
     usage = call.estimate or ModelUsage(model=call.model, provider=call.provider)
-    cost = price(usage)
-    if cost is None and (await budget_limits(ctx)).usd is not None:
+    has_limit = (await budget_limits(ctx)).usd is not None
+    cost = price(usage) if has_limit else 0.0
+    if cost is None:
         raise DefinitionError(
             f"the budget has a limit in USD, and the price of {call.model!r} is unknown: pass "
             "`price`, a function from its usage to USD, or limit tokens instead"
         )
 
     async def attempt(step: StepContext) -> ModelRecord:
-        async with step.spend(usd=cost or 0.0, tokens=usage.tokens, calls=1) as spent:
+        async with step.spend(usd=cost, tokens=usage.tokens, calls=1) as spent:
             try:
                 answer = await body(step)
             except Exception as error:
