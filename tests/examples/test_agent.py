@@ -122,3 +122,19 @@ def test_the_agent_with_mcp_that_is_killed_in_the_middle_of_a_mail_sends_it_once
         "search a lamp under 50 USD",
         "send lamp 7 is the best",
     ]
+
+
+def test_the_agent_of_pydantic_ai_that_is_killed_in_the_middle_of_a_payment_pays_once(
+    folder: Path,
+) -> None:
+    pytest.importorskip("pydantic_ai")
+    command = [sys.executable, "-m", "examples.agent.with_pydantic_ai"]
+    environment = {**os.environ, "PERDURE_URL": f"sqlite:///{folder}.db"}
+    killed = environment | {"PERDURE_CRASH_AT": "after_call"}
+    assert subprocess.run(command, cwd=ROOT, env=killed, check=False).returncode == -9
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "Lamp 7 is bought, and Kim knows."
+    assert deeds() == Counter([PAID, MAILED])
+    assert turns(world.done()) == [0, 1, 2, 3]

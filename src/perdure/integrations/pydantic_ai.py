@@ -309,8 +309,8 @@ class _StepBackend(DurableOperationBackend[ToolOptions]):
         default = ToolOptions(raises=_RAISES)
         if getattr(operation.operation_id, "toolset_kind", "") == "mcp":
             hints: dict[str, Any] = metadata.get("annotations") or {}
-            repeatable = hints.get("readOnlyHint") or hints.get("idempotentHint")
-            default = with_fields(default, effect=not repeatable)
+            in_doubt = "replay" if hints.get("idempotentHint") else "ask"
+            default = with_fields(default, effect=not hints.get("readOnlyHint"), in_doubt=in_doubt)
         return ToolOptions.of(metadata, default)
 
     def registrations(self) -> Sequence[Callable[..., object]]:
