@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from perdure.base import telemetry
     from perdure.base.codec import PayloadLimits
     from perdure.base.duration import Duration
+    from perdure.base.encryption import Encryption
     from perdure.base.retry import Retry, with_retry
     from perdure.base.secret import Secret
     from perdure.base.settings import Settings
@@ -66,6 +67,7 @@ _MODULE_OF = {
     "Duration": "perdure.base.duration",
     "Effect": "perdure.jobs.effect",
     "EffectState": "perdure.jobs.effect",
+    "Encryption": "perdure.base.encryption",
     "Handle": "perdure.engine.handle",
     "Happened": "perdure.jobs.effect",
     "ItemPolicy": "perdure.jobs.items",
@@ -124,6 +126,7 @@ __all__ = [
     "Duration",
     "Effect",
     "EffectState",
+    "Encryption",
     "Handle",
     "Happened",
     "ItemPolicy",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from perdure.base.codec import LIMITS, PayloadLimits, digest
 from perdure.base.duration import Duration, job_seconds
+from perdure.base.encryption import Encryption
 from perdure.base.errors import NotInProcess
 from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
@@ -62,7 +63,7 @@ R = TypeVar("R")
 class App(JobRegistry, Caller):
     """A registry of steps and jobs, the store that keeps the jobs, and workers that run them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  an app is described once
         self,
         url: str,
         *,
@@ -71,6 +72,7 @@ class App(JobRegistry, Caller):
         limits: PayloadLimits = LIMITS,
         policy: Policy | None = None,
         hint: str | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         """Describe the app; nothing is opened yet.
 
@@ -82,6 +84,8 @@ class App(JobRegistry, Caller):
             policy: What waits for a person, who may decide, and how people are notified.
             hint: The URL of a Redis (`redis://…`) that lets the workers of a large fleet take turns
                 to claim. It is optional, and its faults do no harm.
+            encryption: The keys that encrypt payloads; without it, those of the environment
+                variable `PERDURE_ENCRYPTION_KEYS`, if it is set.
 
         Raises:
             DefinitionError: A queue has no valid name.
@@ -90,6 +94,7 @@ class App(JobRegistry, Caller):
         check_url(url)
         JobRegistry.__init__(self)
         Caller.__init__(self, url, policy)
+        self.encryption = encryption
         self.limits = limits
         self.hint = hint
         self.worker_settings = worker or WorkerSettings()

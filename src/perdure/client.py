@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from perdure.base.clock import SystemClock
 from perdure.base.codec import LIMITS, PayloadLimits
+from perdure.base.encryption import Encryption
 from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.engine.policy import Policy
@@ -43,7 +44,12 @@ class Client(Caller):
     """
 
     def __init__(
-        self, url: str, *, policy: Policy | None = None, limits: PayloadLimits = LIMITS
+        self,
+        url: str,
+        *,
+        policy: Policy | None = None,
+        limits: PayloadLimits = LIMITS,
+        encryption: Encryption | None = None,
     ) -> None:
         """Open nothing yet.
 
@@ -51,8 +57,10 @@ class Client(Caller):
             url: The store: `sqlite:///file.db` or `postgresql://…`.
             policy: Who the people are that decide, if they are named here.
             limits: The largest payloads.
+            encryption: The keys that encrypt payloads, as for `App`.
         """
         super().__init__(url, policy)
+        self.encryption = encryption
         self.limits = limits
         self._known: dict[str, PublishedJob] = {}
         self._known_at = float("-inf")

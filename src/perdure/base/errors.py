@@ -73,6 +73,7 @@
           ├── StoreUnreachable      … the database does not answer; also a ConnectionError
           ├── StoreFull             … the disk is full
           ├── StoreReadOnly         … it is read-only
+          ├── EncryptionError       … its payloads cannot be decrypted: a key is missing, or wrong
           └── SchemaError           … its schema is newer than the code, or not ours
 
 An exit reason is any exception, or None for a normal end.
@@ -638,6 +639,18 @@ class StoreFull(StoreError):
 
 class StoreReadOnly(StoreError):
     """The database is read-only."""
+
+
+class EncryptionError(StoreError):
+    """Payloads cannot be encrypted or decrypted: a key is missing or wrong, or one was changed.
+
+    Attributes:
+        missing: The ids of the keys that this program does not have.
+    """
+
+    def __init__(self, text: str, missing: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.missing = tuple(missing)
 
 
 class SchemaError(StoreError):

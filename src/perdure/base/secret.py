@@ -123,7 +123,7 @@ _SHAPES: Final = re.compile(
     r"|xox[a-z]-[\w\-]{8,}|xapp-[\w\-]{8,}"
     r"|AIza[\w\-]{30,}|ya29\.[\w.\-]{20,}"
     r"|eyJ[\w\-]{6,}\.[\w\-]{6,}\.[\w\-]*"
-    r"|whsec_[\w+/=]{8,}|SG\.[\w\-]{16,}\.[\w\-]{16,}|npm_\w{20,}|hf_\w{20,}|pdr_[\w\-]{20,}"
+    r"|whsec_[\w+/=]{8,}|SG\.[\w\-]{16,}\.[\w\-]{16,}|npm_\w{20,}|hf_\w{20,}|pd[rk]_[\w\-]{20,}"
     r")"
 )
 # After these names, a colon without quotes is followed by a value, not by a sentence.

@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "queues": CommandPlace("perdure.cli.queues", "List, pause and resume queues."),
     "schedules": CommandPlace("perdure.cli.schedules", "List, pause, resume and delete schedules."),
     "tokens": CommandPlace("perdure.cli.tokens", "Make, list and revoke tokens of the API."),
+    "keys": CommandPlace("perdure.cli.keys", "Make and change the keys that encrypt payloads."),
     "audit": CommandPlace("perdure.cli.audit", "Read and check the audit log of the API."),
     "migrate": CommandPlace("perdure.cli.migrate", "Bring the schema of a store up to date."),
     "bench": CommandPlace("perdure.cli.bench", "Measure this machine and this store."),

@@ -44,6 +44,8 @@ SETTINGS: Final[dict[str, tuple[str, str]]] = {
     "metrics_port": ("The port of the metrics of a worker.", ""),
     "host": ("Where `perdure serve` listens.", "127.0.0.1"),
     "port": ("The port of `perdure serve` and `perdure dev`.", ""),
+    "encryption_keys": ("The keys that encrypt payloads; not in a file of the project.", ""),
+    "encryption_keys_file": ("The file that has these keys.", ""),
 }
 
 
@@ -164,6 +166,11 @@ def _checked(path: Path, table: object) -> FileSettings:
         if isinstance(value, bool) or not isinstance(value, str | int):
             refuse(f"{path}: {name} must be a text or a number, not {value!r}", Code.USAGE)
         values[name] = str(value)
+    if "encryption_keys" in values:
+        where = "write encryption_keys_file, or set PERDURE_ENCRYPTION_KEYS"
+        refuse(f"{path}: a key does not belong into this file: {where}", Code.USAGE)
+    if "encryption_keys_file" in values:
+        values["encryption_keys_file"] = str(path.parent / values["encryption_keys_file"])
     if "url" in values:
         values["url"] = _safe_url(path, values["url"])
     return FileSettings(path, values)

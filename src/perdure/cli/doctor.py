@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from perdure import __version__
 from perdure.base.clock import SystemClock
-from perdure.base.errors import JobError
+from perdure.base.errors import EncryptionError, JobError
 from perdure.cli.output import (
     Code,
     Format,
@@ -135,7 +135,7 @@ async def examine(url: str | None, limit: int, app: "App | None" = None) -> Repo
     url = url or (None if app is None else app.url)
     if not url:
         return here
-    store = open_store(url)
+    store = open_store(url, shows_locked=True)
     _must_be_there(store)
     await store.open()
     try:
@@ -146,19 +146,23 @@ async def examine(url: str | None, limit: int, app: "App | None" = None) -> Repo
 
 async def _of_store(report: Report, url: str, store: Store, limit: int) -> Report:
     settings = await store.durability()
+    keys = await _keys(store)
+    # Without a key, the rules that look into payloads cannot be checked.
+    violations = [] if keys else await store.violations(limit)
     return replace(
         report,
         store=spelled(url),
         jobs=await store.counts(),
-        settings=settings,
-        rules=tuple(_RULES),
+        settings={**settings, **await _encryption(store)},
+        rules=() if keys else tuple(_RULES),
         signs=(*(each.name for each in SIGNS), *report.signs),
         findings=(
             *report.findings,
             *(() if store.path is None else file_found(store.path, os.geteuid())),
             *transport_found(url, os.environ.get("PGSSLMODE", "")),
             *settings_found(settings),
-            *map(_of_rule, await store.violations(limit)),
+            *keys,
+            *map(_of_rule, violations),
             *map(_of_rule, await store.signs(limit)),
             *await _unserved(store),
             *await _clock(store),
@@ -166,6 +170,28 @@ async def _of_store(report: Report, url: str, store: Store, limit: int) -> Repor
             *await _waiting_for_people(store, limit),
         ),
     )
+
+
+async def _keys(store: Store) -> list[Finding]:
+    """Find keys of the store that this program lacks."""
+    try:
+        await store.check_keys()
+    except EncryptionError as error:
+        found = Finding(
+            check="keys",
+            rule="Every program has the keys by which the payloads of its store are encrypted.",
+            what=str(error),
+            advice="set the keys that the workers have: without them, the rules are not checked",
+        )
+        return [found]
+    return []
+
+
+async def _encryption(store: Store) -> dict[str, str]:
+    """Return which keys a store needs, and which of them writes here."""
+    used, own = await store.store_keys(), await store.own_keys()
+    writes = next((key for key, is_first in own.items() if is_first), "none")
+    return {"encryption": f"{', '.join(used)} (writes: {writes})"} if used or own else {}
 
 
 async def _clock(store: Store) -> list[Finding]:

@@ -67,6 +67,7 @@ def serve(  # noqa: PLR0913  an option is a parameter
     except DefinitionError as error:
         refuse(str(error), Code.USAGE)
     served = find_app(app, url) if app is not None else Client(find_caller(None, url).url)
+    served.shows_locked = True
     try:
         asyncio.run(_serve(served, settings))
     except (JobError, OSError) as error:

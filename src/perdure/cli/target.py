@@ -73,11 +73,14 @@ def load_app(name: str, url: str | None = None) -> "App":
     return importlib.import_module("perdure.cli.loading").load_app(name, url)
 
 
-def find_caller(app: str | None, url: str | None, *, needs_code: bool = False) -> Caller:
+def find_caller(
+    app: str | None, url: str | None, *, needs_code: bool = False, shows_locked: bool = True
+) -> Caller:
     """Return what asks and commands the jobs.
 
     The URL of a store is enough, and then the app is not loaded unless its code is needed: a file
-    of settings names both, and to import an app takes longer than to ask a store.
+    of settings names both, and to import an app takes longer than to ask a store. With
+    `shows_locked` it says so where it has no key for a payload, and does not fail.
     """
     if app is not None and (needs_code or url is None):
         found = load_app(app, url)
@@ -89,6 +92,7 @@ def find_caller(app: str | None, url: str | None, *, needs_code: bool = False) -
             "or --app module:app (or set PERDURE_APP), or write one of them into perdure.toml",
             Code.USAGE,
         )
+    found.shows_locked = shows_locked
     _check_exists(found.url)
     return found
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from perdure.base.clock import Clock
 from perdure.base.duration import Duration, required_seconds
+from perdure.base.encryption import Encryption
 from perdure.base.errors import (
     AmbiguousId,
     ArgumentError,
@@ -75,12 +76,22 @@ class Caller:
         self.url = url
         self.policy = policy or Policy()
         self.clock: Clock | None = None  # replaces the machine's in a test that skips time
-        self._shared = SharedStore(lambda: open_store(self.url, clock=self.clock))
+        self.encryption: Encryption | None = None  # None: as the environment says
+        self.shows_locked = False  # show a text where there is no key for a payload
+        self._shared = SharedStore(self._new_store)
         self.verbs = self._shared.verbs  # each opens the store if need be
         self._waits = WaitsByLoop(self._shared, lambda: without_secrets(self.url))
         self._attendance = Attendance(self.verbs)
         self.approval_store = VotingStore(self.verbs)  # for channels
         self.insight = Insight(self.verbs, lambda: self.steps)  # what operators want to know
+
+    def _new_store(self) -> Store:
+        return open_store(
+            self.url,
+            clock=self.clock,
+            encryption=self.encryption,
+            shows_locked=self.shows_locked,
+        )
 
     @property
     def steps(self) -> Mapping[str, Step[..., Any]]:

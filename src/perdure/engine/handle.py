@@ -27,7 +27,7 @@ from perdure.jobs.effect import Choice, Effect
 from perdure.jobs.failure import Failure, job_error
 from perdure.jobs.model import Command, Job, JobEvent, JobOutcome, JournalEntry, NewJob
 from perdure.jobs.output import DEFAULT_TOPIC, OutputPiece, OutputTopic
-from perdure.jobs.payload import stand_in_of
+from perdure.jobs.payload import refuse_sealed, stand_in_of
 from perdure.jobs.saga import LEFT_UNDONE
 from perdure.jobs.state import ENDED, JobState
 from perdure.jobs.text_limits import check_given
@@ -185,6 +185,7 @@ class Handle(Generic[R]):
         outcome = await self._reached(timeout, states)
         if outcome.state is JobState.NEEDS_ATTENTION:
             raise JobParked(self.id, reason_of(outcome))
+        refuse_sealed(outcome.result or outcome.error or b"")
         if outcome.state is not JobState.COMPLETED or outcome.result is None:
             raises = () if self._definition is None else self._definition.raises
             raise job_error(self.id, outcome.state, outcome.error, raises)

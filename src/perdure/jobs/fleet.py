@@ -179,6 +179,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     concurrency: int
     draining: bool = False
     allow_kill: bool = False
+    key: str = ""  # the id of the key by which it encrypts payloads
 
 
 class FleetWorker(Struct, frozen=True, kw_only=True):

@@ -22,12 +22,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
+from perdure.base.encryption import key_of, missing_text
+from perdure.base.errors import EncryptionError
 from perdure.base.secret import without_secrets
 
 CHUNK: Final = 64 * 1024  # bytes before compression
 PREVIEW: Final = 200  # characters
 
 _MARK: Final = b" "
+_SEALED: Final = b"\t"
 _LEVEL: Final = 1  # the fastest: text shrinks to half or less, at a hundred megabytes a second
 
 
@@ -60,12 +63,28 @@ _read: Final = msgspec.json.Decoder(StandIn).decode
 
 def is_stand_in(payload: bytes) -> bool:
     """Whether something else stands in the place of a payload."""
-    return payload[:1] == _MARK
+    return payload[:1] <= _MARK  # a blank, or the tab of one that is encrypted
 
 
 def stand_in_of(payload: bytes | None) -> StandIn | None:
     """Return what stands in the place of a payload; None if nothing does."""
-    return _read(payload) if payload is not None and is_stand_in(payload) else None
+    return _stand_in_of(payload) if payload is not None and is_stand_in(payload) else None
+
+
+def _stand_in_of(payload: bytes) -> StandIn:
+    refuse_sealed(payload)
+    return _read(payload)
+
+
+def refuse_sealed(payload: bytes) -> None:
+    """Raise if a payload is still encrypted.
+
+    Raises:
+        EncryptionError: This program was started before the payloads of its store were encrypted.
+    """
+    if payload[:1] == _SEALED:
+        key = key_of(payload.decode())
+        raise EncryptionError(missing_text([key], ()), missing=(key,))
 
 
 def digested(payload: bytes) -> bytes:
@@ -76,7 +95,7 @@ def digested(payload: bytes) -> bytes:
 def split(payload: bytes, known: AbstractSet[str] = frozenset()) -> tuple[bytes, list[Chunk]]:
     """Return what the journal keeps, and the chunks, without those that are known."""
     parts = [payload[start : start + CHUNK] for start in range(0, len(payload), CHUNK)]
-    names = [_name(part) for part in parts]
+    names = [chunk_name(part) for part in parts]
     new = {name: part for name, part in zip(names, parts, strict=True) if name not in known}
     chunks = [Chunk(name, zlib.compress(part, _LEVEL)) for name, part in new.items()]
     return _stand_in(payload, tuple(names)).pack(), chunks
@@ -117,5 +136,6 @@ def _digest(payload: bytes) -> str:
     return sha256(payload).hexdigest() if found is None else found.digest
 
 
-def _name(part: bytes) -> str:
+def chunk_name(part: bytes) -> str:
+    """Return the name of a chunk: a digest of what is in it."""
     return blake2b(part, digest_size=16).hexdigest()

@@ -57,11 +57,13 @@ import msgspec
 
 from perdure.base import telemetry
 from perdure.base.clock import SystemClock
+from perdure.base.encryption import Encryption
 from perdure.base.errors import StoreError, StoreUnreachable
 from perdure.jobs.effect import Effect
 from perdure.jobs.model import JournalEntry, Write
 from perdure.jobs.state import ENDED
 from perdure.store.rows import STAYS
+from perdure.store.sealing import seal_effect, seal_entry
 from perdure.store.statements import EncodedWrite, Session
 
 BATCH: Final = ("perdure", "store", "batch")
@@ -155,6 +157,11 @@ class StoreRequest:
                 self.entry_rows or self.effect_rows
             )
 
+    def seal(self, keys: Encryption) -> None:
+        """Encrypt the payloads of a fenced write."""
+        self.entry_rows = [seal_entry(keys, row) for row in self.entry_rows]
+        self.effect_rows = [seal_effect(keys, line) for line in self.effect_rows]
+
 
 class Connection:
     """A database connection, used by one thread at a time: the one that holds the turn."""
@@ -205,6 +212,7 @@ class DbThread:
         announce: Callable[[], None] = lambda: None,
         announce_output: Callable[[], None] = lambda: None,
         is_watched: Callable[[], bool] = lambda: True,
+        keys: Encryption | None = None,
     ) -> None:
         """Prepare the thread; nothing is opened yet.
 
@@ -214,7 +222,9 @@ class DbThread:
             announce: Called in the thread when a job may have fallen due.
             announce_output: Called in the thread when a job has only emitted something.
             is_watched: Whether anybody here wants to know what others do to the database.
+            keys: The keys that encrypt the payloads of fenced writes.
         """
+        self._keys = keys
         self._connection = connection
         self._announce = announce
         self._announce_output = announce_output
@@ -346,6 +356,8 @@ class DbThread:
         # A parent, a child, or the job itself may be due.
         announces = write.job is not None or bool(write.children)
         request = StoreRequest(write, announces=announces, done=done)
+        if self._keys is not None:
+            request.seal(self._keys)
         outcome = self._write_inline(request) if alone else "refused"
         if outcome == "refused":
             self._enqueue(request)
@@ -373,6 +385,8 @@ class DbThread:
             True if it is durable already: then `done` is not called.
         """
         request = StoreRequest(write, done=done, awaited=False)
+        if self._keys is not None:
+            request.seal(self._keys)
         outcome = self._write_inline(request) if alone else "refused"
         if outcome == "refused":
             self._enqueue(request)

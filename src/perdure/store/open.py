@@ -2,9 +2,11 @@
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from perdure.base.clock import Clock
+from perdure.base.encryption import Encryption, default_encryption
 from perdure.base.errors import StoreError
 from perdure.base.secret import without_secrets
 from perdure.store.migrations import Migration
@@ -14,7 +16,13 @@ _FORMS = "sqlite:///file.db, sqlite:////folder/file.db or postgresql://user@host
 _SQLITE_OPTIONS = ("force_network", "kill_stopped_writer")
 
 
-def open_store(url: str, *, clock: Clock | None = None) -> Store:
+def open_store(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    encryption: Encryption | None = None,
+    shows_locked: bool = False,
+) -> Store:
     """Return the store for a URL; `await store.open()` connects it.
 
     Args:
@@ -22,12 +30,19 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
             Options follow after `?`: `force_network=1`, `kill_stopped_writer=1` (SQLite);
             `schema=name`, `pgbouncer=1` (PostgreSQL).
         clock: Replaces the machine's clock (SQLite only): for tests.
+        encryption: The keys that encrypt payloads; None: those of `PERDURE_ENCRYPTION_KEYS`.
+        shows_locked: Show a text in the place of a payload for which there is no key: for programs
+            that show jobs to people.
 
     Raises:
-        StoreError: The URL is not one of these forms.
+        StoreError: The URL is not one of these forms, or a key is not one.
     """
     check_url(url)
-    return _sqlite(url, clock) if url.startswith("sqlite:") else _postgres(url)
+    keys = default_encryption() if encryption is None else encryption
+    more = {"keys": keys, "shows_locked": shows_locked}
+    if url.startswith("sqlite:"):
+        return _sqlite(url, clock=clock, **more)
+    return _postgres(url, **more)
 
 
 def pending_migrations(url: str) -> list[Migration]:
@@ -81,18 +96,18 @@ def check_url(url: str) -> None:
         raise StoreError(f"{wrong}: write {_FORMS}")
 
 
-def _postgres(url: str) -> Store:
+def _postgres(url: str, **options: Any) -> Store:
     try:
         module = import_module("perdure.store.postgres.store")
     except ImportError as error:
         raise StoreError("PostgreSQL needs its driver: pip install 'perdure[postgres]'") from error
-    return module.PostgresStore(url)
+    return module.PostgresStore(url, **options)
 
 
-def _sqlite(url: str, clock: Clock | None) -> Store:
+def _sqlite(url: str, **options: Any) -> Store:
     path, flags = _sqlite_file(url)
     module = import_module("perdure.store.sqlite.store")
-    return module.SqliteStore(path, clock=clock, **flags)
+    return module.SqliteStore(path, **flags, **options)
 
 
 def _sqlite_file(url: str) -> tuple[str, dict[str, bool]]:

@@ -62,6 +62,18 @@ def entry(row: Row) -> JournalEntry:
     )
 
 
+def child_of(given: str | None) -> str | None:
+    """Return the child that an undo undoes, from its arguments; None if it undoes none."""
+    try:
+        return None if given is None else msgspec.json.decode(given, type=_Child).child
+    except msgspec.MsgspecError:
+        return None
+
+
+class _Child(msgspec.Struct):
+    child: str | None = None
+
+
 def chunk_row(job_id: str, chunk: Chunk) -> dict[str, Any]:
     """Return the parameters of the insert of a part of a large payload."""
     return {"id": job_id, "digest": chunk.digest, "data": chunk.data}

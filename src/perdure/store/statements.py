@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any, Literal, Protocol
 
 from perdure.jobs.audit import AuditDraft
+from perdure.base.encryption import Keys
 from perdure.jobs.model import Write
 
 Dialect = Literal["sqlite", "postgres"]
@@ -31,6 +32,12 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 class Session(Protocol):
     """A connection inside a transaction."""
+
+    # What encrypts payloads here, and the ids of its keys as a JSON list; None: nothing does.
+    @property
+    def keys(self) -> Keys | None: ...
+    @property
+    def readable(self) -> str | None: ...
 
     # Claims (job, epoch) of jobs whose previous claim made no progress: the first progress must be
     # recorded, which takes a statement that other writes need not pay for.

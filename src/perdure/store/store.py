@@ -336,6 +336,15 @@ class Store:
     fingerprint_key = changes(verbs.schedule.fingerprint_key)
     durability: Verb[[], dict[str, str]]  # declared by each database
 
+    # Encryption
+
+    reseal = changes(verbs.reseal.reseal)
+    sealed_page = reads(verbs.reseal.sealed_page)
+    check_keys = reads(verbs.reseal.check_keys)
+    own_keys = reads(verbs.reseal.own_keys)
+    store_keys = reads(verbs.reseal.store_keys)
+    forget_keys = changes(verbs.reseal.forget_keys)
+
     # The audit log
 
     audit = changes(verbs.audit.audit)

@@ -75,6 +75,7 @@ STATUSES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (errors.StoreReadOnly, 503, "store_read_only"),
     (errors.StoreUnreachable, 503, "store_unreachable"),
     (errors.SchemaError, 503, "schema"),
+    (errors.EncryptionError, 503, "encrypted"),
     (errors.StoreError, 503, "store_failed"),
     (errors.NoProcess, 404, "no_process"),
     (errors.NotRegistered, 404, "not_registered"),

@@ -14,7 +14,7 @@ from perdure.engine.caller import Caller
 def bundle(job: JobArgument, *, url: UrlOption = None, app: AppOption = None) -> None:
     """Print all that people may see of a job as JSON, without secrets, for `jobs import`."""
     with progress("reading the job"):
-        text = perform(_bundle, find_caller(app, url), job)
+        text = perform(_bundle, find_caller(app, url, shows_locked=False), job)
     pour_json(text)
 
 

@@ -33,7 +33,7 @@ from perdure.engine.replay import replay as replay_it
 
 def export(job: JobArgument, *, url: UrlOption = None, app: AppOption = None) -> None:
     """Print a job and its journal as JSON, to be replayed later; it holds the data of the job."""
-    pour_json(perform(_exported, find_caller(app, url), job))
+    pour_json(perform(_exported, find_caller(app, url, shows_locked=False), job))
 
 
 async def _exported(app: Caller, job: str) -> str:

@@ -46,6 +46,7 @@ class WorkerNode:
     # By the loop's clock: when the store last heard of it, and the last pulse of its loop.
     registered_at: float | None = None
     pulse_at: float | None = None
+    key = ""  # the id of the key by which it encrypts payloads
 
     def __init__(
         self,
@@ -116,7 +117,8 @@ class WorkerNode:
             self._digest = await self.store.publish(definitions.pack())
             self.known, self._published_size = definitions.known(), size
         silence = self.settings.lease
-        info = msgspec.json.encode(msgspec.structs.replace(self._info, draining=self.draining))
+        said = msgspec.structs.replace(self._info, draining=self.draining, key=self.key)
+        info = msgspec.json.encode(said)
         self.fleet_size = await self.store.heartbeat(self.owner, info, self._digest, silence)
         self.registered_at = self.loop.time()
 

@@ -79,6 +79,8 @@ _DEREGISTER_TIMEOUT = 5.0
 @contextlib.asynccontextmanager
 async def working(node: WorkerNode) -> AsyncGenerator[WorkerNode, None]:
     """Run a worker inside the block; at its end the worker drains."""
+    keys = await node.store.check_keys()  # without a key it would fail what it claims
+    node.key = "" if keys is None else keys.writes
     node.fingerprint_key = await node.store.fingerprint_key()
     node.lock = lock = WorkerLock(node.fingerprint_key, node.owner)
     try:

@@ -27,6 +27,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PipelineStatus
 
+from perdure.base.encryption import Encryption, Keys
 from perdure.base.errors import (
     IllegalTransition,
     JournalConflict,
@@ -38,6 +39,13 @@ from perdure.base.errors import (
 )
 from perdure.base.secret import REMOVED, without_secrets
 from perdure.jobs.audit import AuditDraft
+from perdure.store.sealing import (
+    KEY_FACT,
+    Sealing,
+    keys_for,
+    seal_parameters,
+    used_keys,
+)
 from perdure.store.statements import Row, load, only
 
 _UNREADABLE: Final = (
@@ -314,6 +322,14 @@ class PgSession:
         self.postponed: list[tuple[bytes, Mapping[str, Any]]] = []  # until nothing waits for it
         self.notes: list[AuditDraft] = []  # for the end of this transaction: their lock comes last
 
+    @property
+    def keys(self) -> Keys | None:
+        return None
+
+    @property
+    def readable(self) -> str | None:
+        return None
+
     def now(self) -> float:
         if self.moment is None:
             found = self.one("clock")
@@ -323,6 +339,10 @@ class PgSession:
 
     def clock(self) -> float:
         return self.now()
+
+    def single(self, name: str, values: Mapping[str, Any]) -> Sequence[Row]:
+        """Run a statement that is a whole transaction; return its rows."""
+        return self.pg.execute(SINGLE_STATEMENTS[name], values).fetchall()
 
     def one(self, name: str, /, **values: Any) -> Row | None:
         return self.pg.execute(STATEMENTS[name], values).fetchone()
@@ -371,3 +391,39 @@ class PgSession:
 
     def write_effects(self, effects: Sequence[Mapping[str, Any]]) -> int:
         return self.run("upsert_effects", effects=effects_json(effects))
+
+
+class SealedPgSession(Sealing, PgSession):
+    """A session on a store whose payloads are encrypted."""
+
+    def __init__(self, plain: PgSession, keys: Keys, *, shows_locked: bool) -> None:
+        super().__init__(plain.pg, plain.unproven_claims)
+        self.seal_with(keys, shows_locked=shows_locked)
+
+    def many_sealed(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        return PgSession.many(self, name, rows)
+
+    def cursor(self, text: str, values: Mapping[str, Any]) -> psycopg.Cursor[tuple[Any, ...]]:
+        return self.pg.execute(text.encode(), values)
+
+    def text(self, name: str, present: set[str] | None = None) -> str:
+        return _TEXTS[name] if present is None else only(_TEXTS[name], present)
+
+    def single(self, name: str, values: Mapping[str, Any]) -> Sequence[Row]:
+        sealed = seal_parameters(self.keys, name, self.text(name), values)
+        found = self.pg.execute(SINGLE_STATEMENTS[name], sealed)
+        return self.opened(name, found, found.fetchall(), values)
+
+
+def with_keys(
+    plain: PgSession, keys: Encryption | None, *, shows_locked: bool = False
+) -> PgSession:
+    """Return a session that encrypts, if the program has keys or the store has."""
+    found = keys_for(keys, used_keys(plain.all("key_facts")))
+    return plain if found is None else SealedPgSession(plain, found, shows_locked=shows_locked)
+
+
+def register_key(session: PgSession) -> None:
+    """Record that payloads are encrypted with a key from now on."""
+    if session.keys is not None and session.keys.writes:
+        session.run("keep_fact", name=KEY_FACT + session.keys.writes, value="")

@@ -18,10 +18,18 @@ from typing import Final
 
 import psycopg
 
+from perdure.base.encryption import Encryption
 from perdure.base.errors import StoreError
 from perdure.base.retry import Retry
 from perdure.store.db_thread import Connection, StoreRequest
-from perdure.store.postgres.connection import Pg, PgSession, Target, is_lost, translate
+from perdure.store.postgres.connection import (
+    Pg,
+    PgSession,
+    Target,
+    is_lost,
+    translate,
+    with_keys,
+)
 
 _READ_ATTEMPTS: Final = 3
 _RECONNECT: Final = Retry(attempts=1_000_000, initial_delay="100ms", max_delay="5s", jitter=0.5)
@@ -31,7 +39,13 @@ class PgReader(Connection):
     """A connection for queries and notifications."""
 
     def __init__(
-        self, target: Target, changed: Callable[[], None], output_changed: Callable[[], None]
+        self,
+        target: Target,
+        changed: Callable[[], None],
+        output_changed: Callable[[], None],
+        keys: Encryption | None = None,
+        *,
+        shows_locked: bool = False,
     ) -> None:
         """Describe it; nothing is opened yet.
 
@@ -39,7 +53,10 @@ class PgReader(Connection):
             target: Where to connect.
             changed: Called when another process has notified of a change.
             output_changed: Called when jobs of another process have only emitted something.
+            keys: The keys that decrypt payloads.
+            shows_locked: Show a text in the place of a payload for which there is no key.
         """
+        self._keys, self._shows_locked = keys, shows_locked
         self._target = target
         self._changed = changed
         self._output_changed = output_changed
@@ -64,7 +81,13 @@ class PgReader(Connection):
     def _open(self) -> PgSession:
         pg = self._target.connect()
         pg.add_notify_handler(self._notified)
-        self._session = PgSession(pg, set())
+        try:
+            with self._with_settings(pg):
+                plain = PgSession(pg, set())
+                self._session = with_keys(plain, self._keys, shows_locked=self._shows_locked)
+        except BaseException:
+            pg.close()
+            raise
         if self._descriptor is None:
             self._descriptor = os.dup(pg.fileno())
         else:
@@ -99,13 +122,14 @@ class PgReader(Connection):
         if request.call is None:
             return
         for left in reversed(range(_READ_ATTEMPTS)):
-            session = self._connected()
             try:
+                session = self._connected()
                 session.moment = None
                 with self._with_settings(session.pg):
                     request.result = request.call(session)
             except psycopg.Error as error:
-                if not left or not is_lost(error, session.pg):
+                known = self._session  # None: it was lost as soon as it was opened
+                if not left or (known is not None and not is_lost(error, known.pg)):
                     raise
                 self._close()
             else:

@@ -8,6 +8,7 @@ over the second one, whose thread goes on while the loop is blocked.
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from perdure.base.encryption import Encryption
 from perdure.store.db_thread import DbThread, VerbCall
 from perdure.store.postgres.connection import Target
 from perdure.store.postgres.reader import PgReader
@@ -30,15 +31,22 @@ class PostgresStore(Store):
         url: `postgresql://user@host/database`, as libpq reads it; `?schema=name` chooses the
             schema (`perdure`), `?pgbouncer=1` keeps nothing in sessions, and `?listen_url=…`, the
             percent-encoded URL of the server behind the pooler, lets it still be notified.
+        keys: The keys that encrypt payloads; None: nothing is encrypted.
+        shows_locked: Show a text in the place of a payload for which there is no key.
     """
 
     durability = reads(_durability)
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self, url: str, *, keys: Encryption | None = None, shows_locked: bool = False
+    ) -> None:
         target = Target(url)
         unproven_claims: set[tuple[str, int]] = set()
-        writer, control = PgWriter(target, unproven_claims), PgWriter(target, unproven_claims)
-        reader = PgReader(target.direct, self.tell_watchers, self.tell_readers)
+        writer = PgWriter(target, unproven_claims, keys)
+        control = PgWriter(target, unproven_claims, keys)
+        reader = PgReader(
+            target.direct, self.tell_watchers, self.tell_readers, keys, shows_locked=shows_locked
+        )
         control_thread = DbThread("perdure-control", control, announce=self.tell_watchers)
         super().__init__(
             writer=DbThread(
@@ -46,6 +54,7 @@ class PostgresStore(Store):
                 writer,
                 announce=self.tell_watchers,
                 announce_output=self.tell_readers,
+                keys=keys,
             ),
             control=control_thread,
             reader=DbThread("perdure-reader", reader, is_watched=lambda: bool(self._watchers)),

@@ -41,6 +41,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from perdure.base.clock import SystemClock
+from perdure.base.encryption import Encryption
 from perdure.base.errors import StoreError, StoreUnreachable
 from perdure.base.retry import Retry
 from perdure.jobs.fleet import Known
@@ -48,7 +49,6 @@ from perdure.jobs.model import NewJob, QueueLimit, Submitted
 from perdure.store import rows
 from perdure.store.db_thread import VerbCall
 from perdure.store.postgres.connection import (
-    SINGLE_STATEMENTS,
     STATEMENTS,
     WRITE,
     WRITE_BOTH,
@@ -57,7 +57,9 @@ from perdure.store.postgres.connection import (
     Target,
     is_lost,
     is_transient,
+    register_key,
     translate,
+    with_keys,
 )
 from perdure.store.statements import Row, Session
 from perdure.store.verbs.audit import audited
@@ -80,9 +82,15 @@ _PLANS: Final = {WRITE: b"perdure_write", WRITE_BOTH: b"perdure_write_both"}
 class Transactions:
     """A connection, and its recovery when it is lost."""
 
-    def __init__(self, target: Target, unproven_claims: set[tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        unproven_claims: set[tuple[str, int]],
+        keys: Encryption | None = None,
+    ) -> None:
         self._target = target
         self._unproven_claims = unproven_claims
+        self._keys = keys
         self._writer = uuid4().hex
         self._number = 0
         self._last_happened = 0  # the last number that happened before this connection
@@ -102,6 +110,11 @@ class Transactions:
             session.run("forget_writers")
             session.run("register_writer", writer=self._writer)
             found = session.one("close_commits", writer=self._writer, no=self._number)
+            session = with_keys(session, self._keys)
+        if session.keys is not None and session.keys.writes:
+            with pg.transaction():  # durable before the first payload is
+                self._localise(pg)
+                register_key(session)
         assert found is not None
         self._last_happened, self._session = found[0], session
 
@@ -166,10 +179,8 @@ class Transactions:
             self._number += 1
             numbered = {"writer": self._writer, "no": self._number}
             try:
-                found = session.pg.execute(
-                    SINGLE_STATEMENTS[verb.statement], {**verb.values, **numbered}
-                )
-                return verb.read(session, found.fetchall())
+                given = {**verb.values, **numbered, "keys": session.readable}
+                return verb.read(session, session.single(verb.statement, given))
             except psycopg.Error as error:
                 failures += 1
                 if self._has_happened(error, failures):
@@ -383,7 +394,8 @@ class SingleStatement(ABC, Generic[T]):
 
     def __call__(self, session: Session) -> T:
         """Run it as a part of a larger transaction."""
-        result = self.read(session, session.all(self.statement, **self.values))
+        found = session.all(self.statement, **self.values, keys=session.readable)
+        result = self.read(session, found)
         return self.in_steps(session) if result is None else result
 
     @abstractmethod

@@ -27,6 +27,7 @@ import psycopg
 from psycopg.pq.abc import PGconn
 
 from perdure.base.clock import SystemClock
+from perdure.base.encryption import Encryption
 from perdure.base.errors import LeaseLost, StoreError
 from perdure.jobs.state import StepState
 from perdure.store.db_thread import (
@@ -67,10 +68,15 @@ _CLOSE_TIMEOUT: Final = 2.0
 class PgWriter(Connection):
     """A connection that writes, and notifies other processes of changes."""
 
-    def __init__(self, target: Target, unproven_claims: set[tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        unproven_claims: set[tuple[str, int]],
+        keys: Encryption | None = None,
+    ) -> None:
         self._target = target
         self._unproven_claims = unproven_claims
-        self._transactions = Transactions(target, unproven_claims)
+        self._transactions = Transactions(target, unproven_claims, keys)
         self._postponed: list[Statement] = []
         self._announces = False
         self._emits = False

@@ -16,13 +16,13 @@ SELECT data FROM approval WHERE id = :id
 FOR UPDATE  -- postgres
 
 -- name: approval_of_step
-SELECT data FROM approval WHERE job_id = :id AND step = :step
+SELECT data, id FROM approval WHERE job_id = :id AND step = :step
   AND state = :state  -- if state
 ORDER BY created_at DESC, id DESC
 LIMIT 1
 
 -- name: approvals
-SELECT data FROM approval
+SELECT data, id FROM approval
 WHERE created_at <= :until
   AND (created_at < :until OR id < :last)  -- if last
   AND state = :state  -- if state
@@ -32,7 +32,7 @@ ORDER BY created_at DESC, id DESC
 LIMIT :limit
 
 -- name: open_approvals
-SELECT data FROM approval
+SELECT data, id FROM approval
 WHERE state = 'PENDING'
   AND job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
   AND job_id = ANY(:ids)  -- postgres
@@ -46,9 +46,9 @@ SELECT id FROM approval WHERE tick_at <= :now ORDER BY tick_at LIMIT :limit
 INSERT INTO link (id, approval_id, data) VALUES (:id, :approval_id, :data)
 
 -- name: link
-SELECT link.data, approval.data FROM link
+SELECT link.data, approval.data, approval.id FROM link
 JOIN approval ON approval.id = link.approval_id  -- sqlite
-CROSS JOIN LATERAL (SELECT data FROM approval WHERE id = link.approval_id LIMIT 1) AS approval  -- postgres
+CROSS JOIN LATERAL (SELECT data, id FROM approval WHERE id = link.approval_id LIMIT 1) AS approval  -- postgres
 WHERE link.id = :id
 
 -- name: lock_link

@@ -276,3 +276,13 @@ LIMIT :limit
 
 -- name: some_approvals
 SELECT id, action_hash, state, data FROM approval WHERE id > :after ORDER BY id LIMIT :limit
+
+-- name: encrypted_entries
+-- What the rules above cannot see.
+SELECT job_id, seq, id, kind, state, input, output, (SELECT state FROM job WHERE job.id = job_id)
+FROM journal
+WHERE (job_id, seq) > (:job, :seq)
+  AND (substr(input, 1, 2) = char(9) || '"' OR substr(output, 1, 2) = char(9) || '"')  -- sqlite
+  AND (left(input, 2) = chr(9) || '"' OR left(output, 2) = chr(9) || '"')  -- postgres
+ORDER BY job_id, seq
+LIMIT :limit

@@ -1,3 +1,10 @@
+-- part: readable
+-- Whether a worker has all keys of the store: without them it would fail what it claims.
+NOT EXISTS (
+  SELECT 1 FROM fact WHERE name >= 'encryption key ' AND name < 'encryption key!'
+    AND substr(name, 16) NOT IN (SELECT value FROM json_each(:keys)))  -- sqlite
+    AND substr(name, 16) NOT IN (SELECT json_array_elements_text(:keys::json)))  -- postgres
+
 -- name: insert_lease
 INSERT INTO lease (job_id, tenant, queue, kind, priority, tag, ready, due_at, wakes, owner, epoch,
                    until, claims, news, worked, since)
@@ -40,6 +47,8 @@ WHERE kind IS NOT NULL
             SELECT 1 FROM json_array_elements_text(plan_kind.steps::json) AS step (name)  -- postgres
             WHERE step.name NOT IN (SELECT json_array_elements_text(:steps::json)))  -- postgres
             FROM plan_kind WHERE plan_kind.kind = present.kind))
+  AND
+  -- use: readable
 
 -- name: ready
 SELECT job_id, tenant, priority, tag FROM lease
@@ -198,7 +207,10 @@ SELECT name,
               WHERE step.value NOT IN (SELECT value FROM json_each(:steps)))  -- sqlite
               SELECT 1 FROM json_array_elements_text(plan_kind.steps::json) AS step (name)  -- postgres
               WHERE step.name NOT IN (SELECT json_array_elements_text(:steps::json)))  -- postgres
-              FROM plan_kind WHERE plan_kind.kind = present.kind))),
+              FROM plan_kind WHERE plan_kind.kind = present.kind))
+    AND
+    -- use: readable
+  ),
   (SELECT due_at FROM lease WHERE ready = 0 AND due_at IS NOT NULL AND queue = wanted.name
    ORDER BY due_at LIMIT 1),
   NULL  -- sqlite

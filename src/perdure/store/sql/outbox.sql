@@ -24,7 +24,7 @@ WHERE id = ANY(ARRAY(  -- postgres
   FOR UPDATE OF this SKIP LOCKED  -- postgres
 )  -- sqlite
 ))  -- postgres
-RETURNING data, state, due_at
+RETURNING data, state, due_at, id
 
 -- name: change_notice
 UPDATE notice SET state = :state, due_at = :due_at, data = :data
@@ -34,7 +34,7 @@ WHERE id = :id AND state IN ('WAITING', 'SENDING')
 SELECT channel FROM notice WHERE approval_id = :id AND kind = 'approval.asked' AND recipient = ''
 
 -- name: notice_that_asked
-SELECT data, state, due_at FROM notice
+SELECT data, state, due_at, id FROM notice
 WHERE approval_id = :id AND kind = 'approval.asked' AND state = 'DELIVERED'
   AND channel = :channel AND recipient = :recipient
 
@@ -44,7 +44,7 @@ WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres
 
 -- name: alerts_of
-SELECT data, state, due_at FROM notice
+SELECT data, state, due_at, id FROM notice
 WHERE job_id = :id AND recipient = '' AND kind >= 'alert.' AND kind < 'alert/'
 
 -- name: has_notice

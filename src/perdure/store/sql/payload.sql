@@ -9,6 +9,12 @@ WHERE job_id = :id
   AND digest IN (SELECT value FROM json_each(:digests))  -- sqlite
   AND digest = ANY(:digests)  -- postgres
 
+-- name: payload_names
+SELECT digest FROM payload
+WHERE job_id = :id
+  AND digest IN (SELECT value FROM json_each(:digests))  -- sqlite
+  AND digest = ANY(:digests)  -- postgres
+
 -- name: copy_payload
 INSERT INTO payload (job_id, digest, data)
 SELECT :id, digest, data FROM payload

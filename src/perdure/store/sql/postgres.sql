@@ -95,7 +95,8 @@ WITH moment AS MATERIALIZED (
   SELECT given.name, coalesce(tag, 0) AS served
   FROM unnest(:queues::text[]) AS given (name)
   LEFT JOIN LATERAL (SELECT tag, paused FROM queue WHERE queue.name = given.name) AS row ON true
-  WHERE coalesce(paused, 0) = 0
+  WHERE coalesce(paused, 0) = 0 AND
+  -- use: readable
 ), due AS MATERIALIZED (
   SELECT timer.* FROM wanted, moment, LATERAL (
     SELECT job_id, kind, priority, tag - served AS turn FROM lease

@@ -34,5 +34,12 @@ WHERE heartbeat_at < :limit AND (SELECT 1 FROM lease WHERE lease.owner = worker.
 -- name: keep_fact
 INSERT INTO fact (name, value) VALUES (:name, :value) ON CONFLICT DO NOTHING
 
+-- name: key_facts
+-- The keys that payloads of this store are, or were, encrypted with.
+SELECT name FROM fact WHERE name >= 'encryption key ' AND name < 'encryption key!' ORDER BY name
+
+-- name: forget_fact
+DELETE FROM fact WHERE name = :name
+
 -- name: fact
 SELECT value FROM fact WHERE name = :name

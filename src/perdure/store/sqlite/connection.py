@@ -29,6 +29,7 @@ from urllib.parse import quote
 import msgspec
 
 from perdure.base.clock import BootClock, Clock, SystemClock
+from perdure.base.encryption import Encryption, Keys
 from perdure.base.errors import (
     IllegalTransition,
     SchemaError,
@@ -40,6 +41,7 @@ from perdure.base.errors import (
 from perdure.base.retry import Retry
 from perdure.jobs.audit import AuditDraft
 from perdure.jobs.effect import EffectState
+from perdure.store.sealing import KEY_FACT, Sealing, keys_for, used_keys
 from perdure.store.statements import Row, load, only
 from perdure.store.verbs.audit import append
 
@@ -337,7 +339,7 @@ _to_json = msgspec.json.Encoder().encode
 class SqliteSession:
     """A connection inside a transaction."""
 
-    __slots__ = ("_clock", "database", "unproven_claims")
+    __slots__ = ("database", "given_clock", "unproven_claims")
 
     def __init__(
         self,
@@ -347,13 +349,22 @@ class SqliteSession:
     ) -> None:
         self.database = database
         self.unproven_claims = unproven_claims
-        self._clock = clock
+        self.given_clock = clock
+
+    @property
+    def keys(self) -> Keys | None:
+        return None
+
+    @property
+    def readable(self) -> str | None:
+        return None
 
     def now(self) -> float:
-        return (self._clock or _WALL).time()
+        return (self.given_clock or _WALL).time()
 
     def clock(self) -> float:
-        return BootClock.seconds() if self._clock is None else self._clock.monotonic()
+        clock = self.given_clock
+        return BootClock.seconds() if clock is None else clock.monotonic()
 
     def one(self, name: str, /, **values: Any) -> Row | None:
         return self.database.execute(_STATEMENTS[name], values).fetchone()
@@ -421,3 +432,34 @@ class SqliteSession:
                 changed = self.database.execute(_CHANGE_EFFECT, line).rowcount
             done += changed or self.database.execute(_UPSERT_EFFECT, line).rowcount
         return done
+
+
+class SealedSqliteSession(Sealing, SqliteSession):
+    """A session on a store whose payloads are encrypted."""
+
+    def __init__(self, plain: SqliteSession, keys: Keys, *, shows_locked: bool) -> None:
+        super().__init__(plain.database, plain.given_clock, plain.unproven_claims)
+        self.seal_with(keys, shows_locked=shows_locked)
+
+    def many_sealed(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        return SqliteSession.many(self, name, rows)
+
+    def cursor(self, text: str, values: Mapping[str, Any]) -> sqlite3.Cursor:
+        return self.database.execute(text, values)
+
+    def text(self, name: str, present: set[str] | None = None) -> str:
+        return _STATEMENTS[name] if present is None else only(_STATEMENTS[name], present)
+
+
+def with_keys(
+    plain: SqliteSession, keys: Encryption | None, *, shows_locked: bool = False
+) -> SqliteSession:
+    """Return a session that encrypts, if the program has keys or the store has."""
+    found = keys_for(keys, used_keys(plain.all("key_facts")))
+    return plain if found is None else SealedSqliteSession(plain, found, shows_locked=shows_locked)
+
+
+def register_key(session: SqliteSession) -> None:
+    """Record that payloads are encrypted with a key from now on."""
+    if session.keys is not None and session.keys.writes:
+        session.run("keep_fact", name=KEY_FACT + session.keys.writes, value="")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.base.clock import Clock, SystemClock
+from perdure.base.encryption import Encryption
 from perdure.base.errors import StoreFull
 from perdure.jobs.fleet import Known
 from perdure.jobs.model import Claim, QueueLimit
@@ -44,6 +45,8 @@ class SqliteStore(Store):
         clock: Replaces the machine's clock: for tests.
         force_network: Do not refuse a network file system.
         kill_stopped_writer: Kill a process that holds the write lock while it is stopped.
+        keys: The keys that encrypt payloads; None: nothing is encrypted.
+        shows_locked: Show a text in the place of a payload for which there is no key.
     """
 
     durability = changes(_durability)  # on the connection that writes: its settings count
@@ -57,11 +60,16 @@ class SqliteStore(Store):
         clock: Clock | None = None,
         force_network: bool = False,
         kill_stopped_writer: bool = False,
+        keys: Encryption | None = None,
+        shows_locked: bool = False,
     ) -> None:
         file = DatabaseFile(path, force_network=force_network)
         writer = DbThread(
             "perdure-writer",
-            SqliteWriter(file, clock, self.tell_watchers, kill_stopped=kill_stopped_writer),
+            SqliteWriter(
+                file, clock, self.tell_watchers, kill_stopped=kill_stopped_writer, keys=keys
+            ),
+            keys=keys,
             announce=self.tell_watchers,
             announce_output=self.tell_readers,
             is_watched=lambda: bool(self._watchers),
@@ -69,7 +77,9 @@ class SqliteStore(Store):
         super().__init__(
             writer=writer,
             control=writer,
-            reader=DbThread("perdure-reader", SqliteReader(file, clock)),
+            reader=DbThread(
+                "perdure-reader", SqliteReader(file, clock, keys, shows_locked=shows_locked)
+            ),
             renewer=SqliteRenewer(file, clock),
             clock=clock or SystemClock(),
         )

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec
 
 from perdure.base.clock import Clock
+from perdure.base.encryption import Encryption
 from perdure.base.errors import JobError, JournalConflict, StoreError, StoreUnreachable
 from perdure.base.machine import boot_id
 from perdure.base.retry import Retry
@@ -42,7 +43,9 @@ from perdure.store.sqlite.connection import (
     explain,
     is_broken,
     is_busy,
+    register_key,
     translate,
+    with_keys,
 )
 from perdure.store.sqlite.schema import free_leases_after_boot, migrate
 from perdure.store.sqlite.watch import (
@@ -86,10 +89,12 @@ class SqliteWriter(Connection):
         changed: Callable[[], None],
         *,
         kill_stopped: bool,
+        keys: Encryption | None = None,
     ) -> None:
         self._file = file
         self._path = file.path
         self._clock = clock
+        self._keys = keys
         self._changed = changed  # called when another connection has written
         self._kill_stopped = kill_stopped
         self._data_version = -1
@@ -108,6 +113,8 @@ class SqliteWriter(Connection):
             if is_new_to_us:  # never again: a file that lost its tables was replaced
                 migrate(database)
             self._in_transaction(free_leases_after_boot, self._session, boot_id())
+            self._session = with_keys(self._session, self._keys)
+            register_key(self._session)
         except BaseException as error:
             database.close()
             if isinstance(error, sqlite3.Error):
@@ -326,14 +333,23 @@ class SqliteReader(Connection):
 
     _session: SqliteSession
 
-    def __init__(self, file: DatabaseFile, clock: Clock | None) -> None:
+    def __init__(
+        self,
+        file: DatabaseFile,
+        clock: Clock | None,
+        keys: Encryption | None = None,
+        *,
+        shows_locked: bool = False,
+    ) -> None:
         self._file = file
         self._clock = clock
+        self._keys, self._shows_locked = keys, shows_locked
         self._is_broken = False
 
     def connect(self) -> int | None:
         database = connect(self._file, reads_only=True)
-        self._session = SqliteSession(database, self._clock, set())
+        plain = SqliteSession(database, self._clock, set())
+        self._session = with_keys(plain, self._keys, shows_locked=self._shows_locked)
         self._is_broken = False
         return None
 

@@ -151,7 +151,8 @@ class Outlook(NamedTuple):
 
 def outlook(session: Session, queues: Sequence[str], known: Known | None = None) -> list[Outlook]:
     """Return what the queues that are not paused have for a worker."""
-    found = session.all("outlook", queues=session.array(queues), **_known(known))
+    given = {"queues": session.array(queues), "keys": session.readable}
+    found = session.all("outlook", **given, **_known(known))
     return [
         Outlook(queue, bool(ready), None if due_at is None else due_at - (now or session.now()))
         for queue, ready, due_at, now in found
@@ -243,7 +244,7 @@ class _Kinds:
         self._session = session
         self._queue = queue
         self._served = served
-        found = session.all("ready_kinds", queue=queue, **_known(known))
+        found = session.all("ready_kinds", queue=queue, keys=session.readable, **_known(known))
         self._kinds: list[str] = [each[0] for each in found]
 
     def first(self, capacity: _Capacity) -> list[tuple[_Candidate, str]]:

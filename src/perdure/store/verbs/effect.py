@@ -87,6 +87,7 @@ def settle(
     if settled.state is not EffectState.INTENT:
         session.run(
             "settle_effect",
+            id=job_id,
             tenant=settled.tenant,
             key=settled.key,
             state=settled.state.value,

@@ -98,7 +98,7 @@ def channels_asked(session: Session, approval_id: str) -> list[str]:
 
 
 def _notice(row: Row) -> Notice:
-    data, state, due_at = row
+    data, state, due_at, _ = row
     return replace(_read(data), state=NoticeState(state), due_at=due_at)
 
 

@@ -24,9 +24,11 @@ from perdure.jobs.model import (
 from perdure.jobs.payload import StandIn, joined, stand_in_of
 from perdure.jobs.query_text import QueryWords
 from perdure.store import rows as row
+from perdure.store.sealing import chunk_names
 from perdure.store.statements import Session
 from perdure.store.verbs.approval import read_approval
 from perdure.store.verbs.effect import effects
+from perdure.store.verbs.reseal import sealed_violations
 
 _PAGE = 1000
 # Triggers keep the log of a job that is there; links are found by their approvals.
@@ -162,8 +164,9 @@ def payload(session: Session, job_id: str, stand_in: StandIn) -> bytes:
     Raises:
         JobError: A part of it is missing or damaged.
     """
-    found = session.all("payload", id=job_id, digests=session.array(stand_in.chunks))
-    whole = joined(stand_in, {name: bytes(data) for name, data in found})
+    names = chunk_names(session.keys, job_id, stand_in.chunks)
+    found = session.all("payload", id=job_id, digests=session.array(list(names)))
+    whole = joined(stand_in, {names[name]: bytes(data) for name, data in found})
     if whole is None:
         raise JobError(
             f"a payload of {stand_in.size:,} bytes of job {job_id} is incomplete or damaged "
@@ -268,7 +271,7 @@ def violations(session: Session, limit: int = 100) -> list[Violation]:
         else:
             rows = session.all(each.name, limit=limit)
             found += [Violation(each.name, job_id, what) for job_id, what in rows]
-    return found
+    return found + [Violation(*each) for each in sealed_violations(session, limit)]
 
 
 def signs(session: Session, limit: int = 100) -> list[Violation]:

@@ -11,8 +11,10 @@ from perdure.jobs.fleet import kind_of, plan_steps
 from perdure.jobs.model import JobEvent, NewJob, Submitted
 from perdure.jobs.payload import stand_in_of
 from perdure.store import rows
+from perdure.store.sealing import chunk_names
 from perdure.store.statements import Session
 from perdure.store.verbs.budget import grant_first
+from perdure.store.verbs.reseal import copy_sealed
 
 
 def submit(session: Session, jobs: Sequence[NewJob], actor: str = "") -> list[Submitted]:
@@ -61,6 +63,7 @@ def fork(session: Session, source: str, job: NewJob, before: int, actor: str) ->
     if not result.created:
         raise KeyConflict(f"there is a job {result.id!r} already; give the fork another id or key")
     session.run("copy_journal", id=job.id, source=source, before=before)
+    copy_sealed(session, source, job.id)
     _copy_payloads(session, source, job.id)
     note = JobEvent(type="forked", data={"job": job.id, "before": before}, actor=actor)
     session.run("insert_event", **rows.event_row(source, note, session.now()))
@@ -86,8 +89,14 @@ def _copy_payloads(session: Session, source: str, fork: str) -> None:
     entries = map(rows.entry, session.all("journal", ids=session.array([fork])))
     found = (stand_in_of(each) for entry in entries for each in (entry.input, entry.output))
     wanted = sorted({name for stand_in in found if stand_in for name in stand_in.chunks})
-    if wanted:
+    if wanted and session.keys is None:
         session.run("copy_payload", id=fork, source=source, digests=session.array(wanted))
+    elif wanted:  # each is sealed for its job
+        names = chunk_names(session.keys, source, wanted)
+        found = session.all("payload", id=source, digests=session.array(list(names)))
+        chunks = {names[name]: bytes(data) for name, data in found}
+        made = [{"id": fork, "digest": name, "data": data} for name, data in chunks.items()]
+        session.many("insert_payload", made)
 
 
 def _insert(session: Session, job: NewJob, now: float) -> Submitted:

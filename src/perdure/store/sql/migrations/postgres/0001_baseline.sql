@@ -168,11 +168,12 @@ EXECUTE FUNCTION refuse_place();
 
 -- Late writes are ignored: a start that arrives after the result, an older checkpoint.
 CREATE TRIGGER journal_1_stale BEFORE UPDATE ON journal FOR EACH ROW
-WHEN (OLD.state || '>' || NEW.state IN (
+WHEN ((OLD.state || '>' || NEW.state IN (
     'SUCCEEDED>PENDING', 'SUCCEEDED>RUNNING', 'SKIPPED>RUNNING', 'COMPENSATED>RUNNING',
     'COMPENSATING>RUNNING', 'COMPENSATION_FAILED>RUNNING')
   OR (OLD.state = 'SUCCEEDED' AND NEW.state = 'SUCCEEDED' AND NEW.output IS NOT DISTINCT FROM OLD.output)
   OR NEW.checkpoint_no < OLD.checkpoint_no)
+  AND current_setting('perdure.resealing', true) IS DISTINCT FROM 'on')
 EXECUTE FUNCTION ignore_update();
 
 CREATE TRIGGER journal_2_transition BEFORE UPDATE OF state ON journal FOR EACH ROW
@@ -187,7 +188,8 @@ EXECUTE FUNCTION refuse('illegal transition of a journal entry');
 
 CREATE TRIGGER journal_3_result BEFORE UPDATE ON journal FOR EACH ROW
 WHEN (OLD.state IN ('SUCCEEDED', 'COMPENSATING', 'COMPENSATED', 'COMPENSATION_FAILED')
-  AND NEW.output IS DISTINCT FROM OLD.output)
+  AND NEW.output IS DISTINCT FROM OLD.output
+  AND current_setting('perdure.resealing', true) IS DISTINCT FROM 'on')
 EXECUTE FUNCTION refuse('the result of a journal entry never changes');
 
 -- The log of what happened to a job, for people: append-only.
@@ -216,6 +218,7 @@ BEGIN
 END $$;
 
 CREATE TRIGGER event_kept BEFORE UPDATE ON event FOR EACH ROW
+WHEN (current_setting('perdure.resealing', true) IS DISTINCT FROM 'on')
 EXECUTE FUNCTION refuse('the event log is append-only');
 
 CREATE TRIGGER event_outlives BEFORE DELETE ON event FOR EACH ROW
@@ -307,7 +310,9 @@ CREATE TABLE turn (
   PRIMARY KEY (queue, tenant)
 ) WITH (fillfactor = 50);
 
--- Facts about this store: the fingerprint key.
+-- Facts about this store: the fingerprint key, and the keys of its payloads. Within a transaction with
+-- the setting `perdure.resealing`, values are encrypted with another key: what never changes is then
+-- the same value with another ciphertext.
 CREATE TABLE fact (
   name  text COLLATE "C" NOT NULL PRIMARY KEY,
   value text NOT NULL
@@ -396,7 +401,8 @@ WHEN (NEW.target = OLD.target AND (
     'UNDONE>UNDONE', 'FAILED>UNDONE')
   OR (OLD.state || '>' || NEW.state IN ('INTENT>INTENT', 'IN_DOUBT>IN_DOUBT')
     AND NEW.proof = OLD.proof AND NEW.last_called_at IS NOT DISTINCT FROM OLD.last_called_at)
-  OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS NOT DISTINCT FROM OLD.result)))
+  OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS NOT DISTINCT FROM OLD.result))
+  AND current_setting('perdure.resealing', true) IS DISTINCT FROM 'on')
 EXECUTE FUNCTION ignore_update();
 
 CREATE TRIGGER effect_3_transition BEFORE UPDATE OF state ON effect FOR EACH ROW
@@ -460,7 +466,8 @@ CREATE INDEX approval_newest ON approval (state, created_at);
 CREATE INDEX approval_tick ON approval (tick_at) WHERE tick_at IS NOT NULL;
 
 CREATE TRIGGER approval_decided BEFORE UPDATE ON approval FOR EACH ROW
-WHEN (OLD.state <> 'PENDING' OR NEW.no <= OLD.no)
+WHEN ((OLD.state <> 'PENDING' OR NEW.no <= OLD.no)
+  AND current_setting('perdure.resealing', true) IS DISTINCT FROM 'on')
 EXECUTE FUNCTION refuse('an approval is decided once');
 
 -- Links of mails, by which one person may decide about one approval, once.

@@ -166,6 +166,7 @@ WHEN NEW.id = OLD.id AND (instr(' SUCCEEDED>PENDING SUCCEEDED>RUNNING SKIPPED>RU
     ' ' || OLD.state || '>' || NEW.state || ' ') > 0
   OR (OLD.state = 'SUCCEEDED' AND NEW.state = 'SUCCEEDED' AND NEW.output IS OLD.output)
   OR NEW.checkpoint_no < OLD.checkpoint_no)
+  AND NOT EXISTS (SELECT 1 FROM fact WHERE name = 'resealing')
 BEGIN
   SELECT RAISE(IGNORE);
 END;
@@ -190,6 +191,7 @@ WHEN (OLD.state = 'SUCCEEDED' OR OLD.state = 'COMPENSATING' OR OLD.state = 'COMP
     OR OLD.state = 'COMPENSATION_FAILED')
   AND NEW.state NOT IN ('PENDING', 'RUNNING')
   AND NEW.output IS NOT OLD.output
+  AND NOT EXISTS (SELECT 1 FROM fact WHERE name = 'resealing')
 BEGIN
   SELECT RAISE(ABORT, 'the result of a journal entry never changes');
 END;
@@ -207,6 +209,7 @@ CREATE TABLE event (
 CREATE INDEX event_job ON event (job_id, no);
 
 CREATE TRIGGER event_kept BEFORE UPDATE ON event
+WHEN NOT EXISTS (SELECT 1 FROM fact WHERE name = 'resealing')
 BEGIN
   SELECT RAISE(ABORT, 'the event log is append-only');
 END;
@@ -308,7 +311,9 @@ CREATE TABLE queue (
   paused    INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1))   -- 1: nothing is claimed
 ) STRICT;
 
--- Facts about this file: the start of the machine by which its leases count, the fingerprint key.
+-- Facts about this file: the start of the machine by which its leases count, the fingerprint key, the
+-- keys of its payloads; `resealing`, only within a transaction that encrypts values with another key:
+-- what never changes is then the same value with another ciphertext.
 CREATE TABLE fact (
   name  TEXT NOT NULL PRIMARY KEY,
   value TEXT NOT NULL
@@ -390,6 +395,7 @@ WHEN NEW.job_id = OLD.job_id AND NEW.step = OLD.step AND NEW.part = OLD.part
   OR (instr(' INTENT>INTENT IN_DOUBT>IN_DOUBT ', ' ' || OLD.state || '>' || NEW.state || ' ') > 0
     AND NEW.proof = OLD.proof AND NEW.last_called_at IS OLD.last_called_at)
   OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS OLD.result))
+  AND NOT EXISTS (SELECT 1 FROM fact WHERE name = 'resealing')
 BEGIN
   SELECT RAISE(IGNORE);
 END;
@@ -440,7 +446,8 @@ CREATE INDEX approval_newest ON approval (state, created_at);
 CREATE INDEX approval_tick ON approval (tick_at) WHERE tick_at IS NOT NULL;
 
 CREATE TRIGGER approval_decided BEFORE UPDATE ON approval
-WHEN OLD.state <> 'PENDING' OR NEW.no <= OLD.no
+WHEN (OLD.state <> 'PENDING' OR NEW.no <= OLD.no)
+  AND NOT EXISTS (SELECT 1 FROM fact WHERE name = 'resealing')
 BEGIN
   SELECT RAISE(ABORT, 'an approval is decided once');
 END;

@@ -1,0 +1,235 @@
+"""Encrypt again what is stored: after a change of keys, in bounded batches, while workers run.
+
+A walk through a table reads some rows at a time, locks them, and writes those that are not under
+the first key of this program: plain ones, and those under an older key. It may be stopped, killed
+and repeated at any time: what is done is recognised by its key.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from perdure.base.encryption import Keys, missing_text
+from perdure.base.errors import EncryptionError
+from perdure.jobs.payload import chunk_name, stand_in_of
+from perdure.store import rows
+from perdure.store.sealing import (
+    KEY_FACT,
+    TABLES,
+    chunk_names,
+    is_worth_sealing,
+    open_value,
+    place_of,
+    seal_value,
+    sealed_by,
+    used_keys,
+)
+from perdure.store.statements import Row, Session
+
+_PAGE: Final = 200
+_NUMBERS: Final = frozenset({"seq", "no"})
+
+Position = tuple[Any, ...]  # a primary key
+
+
+class SealedPage(NamedTuple):
+    """What a walk found in some rows of a table."""
+
+    position: Position | None  # where to go on; None: that was the end
+    changed: int  # rows that were written again
+    found: Mapping[str, int]  # values by the id of their key, as they are now; "": plain
+
+
+def first_position(table: str) -> Position:
+    """Return the position before all rows of a table."""
+    return tuple(-1 if each in _NUMBERS else "" for each in TABLES[table].key)
+
+
+def reseal(
+    session: Session, table: str, after: Position | None = None, limit: int = _PAGE
+) -> SealedPage:
+    """Encrypt rows of a table behind a position with the first key of this program.
+
+    Raises:
+        EncryptionError: This program lacks the key of one of them, or one was changed.
+    """
+    keys = check_keys(session)
+    if keys is None:
+        raise EncryptionError(missing_text(["(none)"], ()))
+    found = _page(session, table, after, limit, locked=True)
+    counted, changed = Counter[str](), 0
+    session.run("begin_reseal")
+    for values in found:
+        under = list(_keys_of(table, values))
+        if any(each != keys.writes for each in under):
+            _reseal_row(session, keys, table, values)
+            changed += 1
+        counted[keys.writes] += len(under)
+    session.run("end_reseal")
+    return SealedPage(_next(table, found, limit), changed, counted)
+
+
+def sealed_page(
+    session: Session, table: str, after: Position | None = None, limit: int = 1000
+) -> SealedPage:
+    """Count by which keys the values of some rows of a table are encrypted."""
+    found = _page(session, table, after, limit, locked=False)
+    counted = Counter[str]()
+    for values in found:
+        counted.update(_keys_of(table, values))
+    return SealedPage(_next(table, found, limit), 0, counted)
+
+
+def _page(
+    session: Session, table: str, after: Position | None, limit: int, *, locked: bool
+) -> list[dict[str, Any]]:
+    declared = TABLES[table]
+    at = first_position(table) if after is None else after
+    given = {f"after_{name}": each for name, each in zip(declared.key, at, strict=True)}
+    names = dict.fromkeys((*declared.key, declared.row, *declared.columns))
+    found = session.find(f"sealed_{table}", {"locked"} if locked else set(), limit=limit, **given)
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def _next(table: str, found: Sequence[Mapping[str, Any]], limit: int) -> Position | None:
+    # Fewer than asked for may also be locked by others, behind the last one.
+    del limit
+    return tuple(found[-1][name] for name in TABLES[table].key) if found else None
+
+
+def _keys_of(table: str, values: Mapping[str, Any]) -> Iterator[str]:
+    for column in TABLES[table].columns:
+        stored = _stored(values[column])
+        if stored is not None and (key := sealed_by(column, stored)):
+            yield key
+        elif stored is not None and is_worth_sealing(column, stored):
+            yield ""
+
+
+def _stored(value: Any) -> str | bytes | None:
+    return value if value is None or isinstance(value, str) else bytes(value)
+
+
+def _reseal_row(session: Session, keys: Keys, table: str, values: Mapping[str, Any]) -> None:
+    if table != "payload":
+        again = _moved(keys, table, values, values[TABLES[table].row])
+        session.run(f"reseal_{table}", **again)
+        return
+    job_id, stored = values["job_id"], values["digest"]
+    place = place_of("payload", "data", f"{job_id} {stored}")
+    data = keys.open_bytes(place, bytes(values["data"]))
+    # Under its other name; the session seals it.
+    digest = chunk_name(zlib.decompress(data))
+    session.run("insert_payload", id=job_id, digest=digest, data=data)
+    session.run("reseal_payload", job_id=job_id, digest=stored)
+
+
+def _moved(keys: Keys, table: str, values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return a row whose values were sealed for the row `source`, sealed for its own."""
+    own = values[TABLES[table].row]
+    again = dict(values)
+    for column in TABLES[table].columns:
+        if values[column] is not None:
+            plain = open_value(keys, table, column, source, values[column])
+            again[column] = seal_value(keys, table, column, own, plain)
+    return again
+
+
+def copy_sealed(session: Session, source: str, fork: str) -> None:
+    """Seal the entries that a fork got from its source for itself; they were copied as they are."""
+    keys = session.keys
+    if keys is None:
+        return
+    session.run("begin_reseal")
+    after: Position | None = (fork, -1)
+    while after is not None:
+        page = _page(session, "journal", after, _PAGE, locked=False)
+        mine = [each for each in page if each["job_id"] == fork]
+        for values in mine:
+            session.run("reseal_journal", **_moved(keys, "journal", values, source))
+        after = _next("journal", mine, _PAGE)
+    session.run("end_reseal")
+
+
+# Which keys a store needs
+
+
+def check_keys(session: Session) -> Keys | None:
+    """Return the keys of this program.
+
+    Raises:
+        EncryptionError: It lacks a key that was used for this store.
+    """
+    keys, used = session.keys, used_keys(session.all("key_facts"))
+    missing = [each for each in used if keys is None or each not in keys.ids]
+    if missing:
+        raise EncryptionError(missing_text(missing, keys.ids if keys else ()), missing=missing)
+    return keys
+
+
+def own_keys(session: Session) -> dict[str, bool]:
+    """Return the ids of the keys of this program, each with whether it is the one that writes."""
+    keys = session.keys
+    return {} if keys is None else {each: each == keys.writes for each in keys.ids}
+
+
+def store_keys(session: Session) -> list[str]:
+    """Return the ids of the keys that were used for this store and are not taken back."""
+    return used_keys(session.all("key_facts"))
+
+
+def forget_keys(session: Session, ids: Sequence[str]) -> None:
+    """Record that nothing is encrypted with these keys any more."""
+    for each in ids:
+        session.run("forget_fact", name=KEY_FACT + each)
+
+
+# Rules that look into payloads
+
+
+class SealedRule(NamedTuple):
+    """What is wrong with an encrypted entry of a journal."""
+
+    rule: str
+    job_id: str
+    what: str
+
+
+def sealed_violations(session: Session, limit: int) -> list[SealedRule]:
+    """Return violations of the rules whose SQL cannot see encrypted payloads."""
+    found: list[SealedRule] = []
+    after: Position | None = None
+    while session.keys is not None and len(found) < limit:
+        at = ("", -1) if after is None else after
+        page = session.all("encrypted_entries", job=at[0], seq=at[1], limit=1000)
+        if not page:
+            break
+        for row in page:
+            found += _broken(session, row)
+        after = page[-1][0], page[-1][1]
+    return found[:limit]
+
+
+def _broken(session: Session, row: Row) -> Iterator[SealedRule]:
+    job_id, _, id, kind, state, given, output, job_state = row
+    for what, text in (("arguments", given), ("result", output)):
+        stand_in = stand_in_of(rows.payload(text))
+        if stand_in is not None and not _has_chunks(session, job_id, stand_in.chunks):
+            yield SealedRule("payloads", job_id, f"{id} lacks a part of its {what}")
+    if kind != "undo":
+        return
+    if job_state == "COMPENSATED" and output is not None and output.startswith('{"left_undone"'):
+        yield SealedRule("unfinished_undo", job_id, f"{id} is {state} and the job is COMPENSATED")
+    child = rows.child_of(given) if state == "SUCCEEDED" else None
+    ended = None if child is None else session.one("has_ended", id=child)
+    if ended is not None and ended[0] not in ("COMPENSATED", "FAILED"):
+        yield SealedRule(
+            "standing_work", job_id, f"{id} is {state} and child {child} is {ended[0]}"
+        )
+
+
+def _has_chunks(session: Session, job_id: str, digests: Sequence[str]) -> bool:
+    names = chunk_names(session.keys, job_id, digests)
+    stored = session.all("payload_names", id=job_id, digests=session.array(list(names)))
+    return {names[each[0]] for each in stored} == set(digests)
