@@ -64,11 +64,11 @@ _ALONG: Final = {"job": {"progress": "lease.progress"}}
 _TABLE_OF: Final = {
     "claim_unlimited": "job",
     "find_labelled_jobs": "job",
-    "encrypted_entries": "journal",
     "link": "approval",
 }
 _NAMED: Final = re.compile(r"\b(?:INTO|UPDATE|FROM)\s+(\w+)")
 _COMMENT: Final = re.compile(r"--.*")
+_BRACKETS: Final = re.compile(r"\([^()]*\)")
 
 _ENTRY: Final = tuple(enumerate(("input", "output", "error", "checkpoint"), 7))  # in a row
 _OF_EFFECT: Final = TABLES["effect"].columns
@@ -188,7 +188,10 @@ def chunk_names(keys: Keys | None, job_id: str, digests: Iterable[str]) -> dict[
 @cache
 def table_of(name: str, text: str) -> str:
     """Return the table whose columns a statement writes or reads; "" if none is encrypted."""
-    found = _NAMED.search(_COMMENT.sub("", text))
+    text, inner = _COMMENT.sub("", text), 1
+    while inner:  # what is inside brackets are other statements, and lists
+        text, inner = _BRACKETS.subn("", text)
+    found = _NAMED.search(text)
     table = _TABLE_OF.get(name) or (found[1] if found else "")
     # What walks through the rows of a table sees them as they are.
     return table if table in TABLES and not name.startswith(("sealed_", "reseal_")) else ""

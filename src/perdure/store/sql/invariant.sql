@@ -277,8 +277,8 @@ LIMIT :limit
 -- name: some_approvals
 SELECT id, action_hash, state, data FROM approval WHERE id > :after ORDER BY id LIMIT :limit
 
--- name: encrypted_entries
--- What the rules above cannot see.
+-- name: sealed_entries
+-- What the rules above cannot see, as it is stored.
 SELECT job_id, seq, id, kind, state, input, output, (SELECT state FROM job WHERE job.id = job_id)
 FROM journal
 WHERE (job_id, seq) > (:job, :seq)

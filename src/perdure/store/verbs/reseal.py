@@ -202,17 +202,32 @@ def sealed_violations(session: Session, limit: int) -> list[SealedRule]:
     after: Position | None = None
     while session.keys is not None and len(found) < limit:
         at = ("", -1) if after is None else after
-        page = session.all("encrypted_entries", job=at[0], seq=at[1], limit=1000)
+        page = session.all("sealed_entries", job=at[0], seq=at[1], limit=1000)
         if not page:
             break
         for row in page:
-            found += _broken(session, row)
+            found += _checked(session, session.keys, row)
         after = page[-1][0], page[-1][1]
     return found[:limit]
 
 
+def _checked(session: Session, keys: Keys, row: Row) -> Iterator[SealedRule]:
+    job_id, _, id, *rest, given, output, job_state = row
+    try:
+        opened = [
+            None if each is None else open_value(keys, "journal", column, job_id, each)
+            for column, each in (("input", given), ("output", output))
+        ]
+    except EncryptionError as error:
+        if error.missing:
+            raise
+        yield SealedRule("payloads", job_id, f"{id}: {error}")
+    else:
+        yield from _broken(session, (job_id, id, *rest, *opened, job_state))
+
+
 def _broken(session: Session, row: Row) -> Iterator[SealedRule]:
-    job_id, _, id, kind, state, given, output, job_state = row
+    job_id, id, kind, state, given, output, job_state = row
     for what, text in (("arguments", given), ("result", output)):
         stand_in = stand_in_of(rows.payload(text))
         if stand_in is not None and not _has_chunks(session, job_id, stand_in.chunks):
