@@ -94,52 +94,57 @@ def used_keys(facts: Iterable[Row]) -> list[str]:
     return [each[0].removeprefix(KEY_FACT) for each in facts]
 
 
-# Values that are not sealed as a whole
+# Lists of objects of which only one field holds what people wrote: SQL reads the others.
+_FIELDS: Final = {"wait": "title", "progress": "note"}
 
 
 def seal_value(keys: Keys, table: str, column: str, row: object, text: str) -> str:
     """Return a text as it is stored."""
-    if column == "wait":
-        return _titles(text, lambda title: keys.seal(place_of(table, column, row), title))
-    return keys.seal(place_of(table, column, row), text)
+    place = place_of(table, column, row)
+    if column in _FIELDS:
+        return _changed(column, text, lambda part: keys.seal(place, part))
+    return keys.seal(place, text)
 
 
 def open_value(keys: Keys, table: str, column: str, row: object, stored: str) -> str:
     """Return a text from what is stored."""
-    if column == "wait":
-        return _titles(stored, lambda title: keys.open(place_of(table, column, row), title))
-    return keys.open(place_of(table, column, row), stored)
+    place = place_of(table, column, row)
+    if column in _FIELDS:
+        return _changed(column, stored, lambda part: keys.open(place, part))
+    return keys.open(place, stored)
 
 
 def sealed_by(column: str, stored: str | bytes) -> str:
     """Return the id of the key of a stored value; "" if it is plain."""
-    if column == "wait" and isinstance(stored, str):
-        found: list[str] = []
-        _titles(stored, lambda title: found.append(title) or title)
-        return key_of(found[0]) if found else ""
-    return key_of(stored)
+    parts = _parts(column, stored) if isinstance(stored, str) and column in _FIELDS else [stored]
+    return key_of(parts[0]) if parts else ""
 
 
 def is_worth_sealing(column: str, stored: str | bytes) -> bool:
     """Whether a plain value is one that would be sealed."""
     if isinstance(stored, bytes):
         return True
-    if column == "wait":
-        return '"title":"' in stored and '"title":""' not in stored
-    return stored not in TRIVIAL
+    return bool(_parts(column, stored)) if column in _FIELDS else stored not in TRIVIAL
 
 
-def _titles(text: str, change: Callable[[str], str]) -> str:
-    """Return what a job waits for with other titles: SQL reads the rest, people gave the titles."""
-    if '"title"' not in text:
+def _parts(column: str, text: str) -> list[str]:
+    found: list[str] = []
+    _changed(column, text, lambda part: found.append(part) or part)
+    return found
+
+
+def _changed(column: str, text: str, change: Callable[[str], str]) -> str:
+    """Return a list of objects with another text in the field that is sealed."""
+    field = _FIELDS[column]
+    if f'"{field}":' not in text:
         return text
     try:
         found = msgspec.json.decode(text, type=list[dict[str, Any]])
     except msgspec.MsgspecError:  # another version of Perdure wrote it
         return text
     for each in found:
-        if each.get("title"):
-            each["title"] = change(each["title"])
+        if each.get(field):
+            each[field] = change(each[field])
     return _to_json(found).decode()
 
 
@@ -249,7 +254,7 @@ class Opener:
             if self._name is not None:
                 place = place_of(table, column, f"{whose} {row[self._name]}")
                 opened[index] = self._keys.open_bytes(place, bytes(stored))
-            elif isinstance(stored, str) and (column == "wait" or is_sealed(stored)):
+            elif isinstance(stored, str) and (column in _FIELDS or is_sealed(stored)):
                 opened[index] = self._text(table, column, whose, stored)
         return tuple(opened)
 
@@ -259,6 +264,8 @@ class Opener:
         except EncryptionError as error:
             if not (self._shows and error.missing and (table, column) in _SHOWN):
                 raise
+            if column in _FIELDS:
+                return _changed(column, stored, lambda _: "(encrypted)")
             return _SHOWN[table, column](f"(encrypted: {error})")
 
 
@@ -282,10 +289,10 @@ _SHOWN: Final[Mapping[tuple[str, str], Callable[[str], str | None]]] = {
     **dict.fromkeys([("effect", each) for each in ("details", "result")], _as_text),
     **dict.fromkeys([(each, "error") for each in ("job", "journal", "effect")], _as_failure),
     **dict.fromkeys([("effect", each) for each in ("target", "problem")], lambda text: text),
-    **dict.fromkeys([("effect", "undo"), ("job", "plan"), ("lease", "progress")], lambda _: None),
+    **dict.fromkeys([("effect", "undo"), ("job", "plan")], lambda _: None),
+    **dict.fromkeys([("job", "wait"), ("lease", "progress")], lambda _: None),
     ("message", "payload"): _as_text,
     ("event", "data"): _as_object,
-    ("job", "wait"): lambda _: None,
     ("output", "data"): lambda text: _to_json([text]).decode(),
 }
 
@@ -330,6 +337,9 @@ class Sealing:
     def find(self, name: str, present: set[str], /, **values: Any) -> Sequence[Row]:
         found = self._run(name, self.text(name, present), values)
         return self.opened(name, found, found.fetchall(), values)
+
+    def together(self, *asked: tuple[str, Mapping[str, Any]]) -> list[Sequence[Row]]:
+        return [self.all(name, **values) for name, values in asked]
 
     def run(self, name: str, /, **values: Any) -> int:
         return self._run(name, self.text(name), values).rowcount

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Literal, Protocol
 
-from perdure.jobs.audit import AuditDraft
 from perdure.base.encryption import Keys
+from perdure.jobs.audit import AuditDraft
 from perdure.jobs.model import Write
 
 Dialect = Literal["sqlite", "postgres"]
