@@ -32,7 +32,7 @@ VARIABLE: Final = "PERDURE_ENCRYPTION_KEYS"
 PLAIN: Final = "plain"  # in the place of the first key: nothing is encrypted any more
 PREFIX: Final = "pdk_"
 MARK: Final = '\t"'
-_BYTES_MARK: Final = b"\t"
+_BYTES_MARK: Final = b"\tpdk:"  # longer, since other bytes may be anything
 _ID: Final = 8  # characters
 _TEXT: Final = len(MARK) + _ID + 1  # where the base64 of a text begins
 _BYTES: Final = len(_BYTES_MARK) + _ID
@@ -56,7 +56,8 @@ def key_of(stored: str | bytes) -> str:
     """Return the id of the key by which a value of the store is encrypted; "" if it is plain."""
     if isinstance(stored, str):
         return stored[len(MARK) : _TEXT - 1] if stored.startswith(MARK) else ""
-    return stored[1:_BYTES].decode("ascii", "replace") if stored[:1] == _BYTES_MARK else ""
+    mark = len(_BYTES_MARK)
+    return stored[mark:_BYTES].decode("ascii", "replace") if stored[:mark] == _BYTES_MARK else ""
 
 
 class Encryption:
@@ -143,7 +144,7 @@ class Encryption:
         Raises:
             EncryptionError: There is no key for them, or they were changed.
         """
-        if stored[:1] != _BYTES_MARK:
+        if not stored.startswith(_BYTES_MARK):
             return stored
         return self._key(key_of(stored), place).open(place, stored[_BYTES:])
 

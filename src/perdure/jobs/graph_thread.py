@@ -105,13 +105,13 @@ class Manifest(NamedTuple):
 
 def compose(kind: bytes, items: Sequence[bytes]) -> tuple[Manifest, dict[str, bytes]]:
     """Return the names that make up a value of these items, and the pieces by name."""
-    names = [_name(item) for item in items]
+    names = [piece_name(item) for item in items]
     pieces = dict(zip(names, items, strict=True))
     full = len(names) - len(names) % PAGE
     pages: list[str] = []
     for first in range(0, full, PAGE):
         page = bytes.fromhex("".join(names[first : first + PAGE]))
-        pages.append(_name(page))
+        pages.append(piece_name(page))
         pieces[pages[-1]] = page
     return Manifest(kind, pages, names[full:]), pieces
 
@@ -144,7 +144,8 @@ def new_pieces(
     return new, [name for name in dict.fromkeys(needed) if name in there]
 
 
-def _name(data: bytes) -> str:
+def piece_name(data: bytes) -> str:
+    """Return the name of a piece: a digest of what is in it."""
     return blake2b(data, digest_size=_NAME).hexdigest()
 
 

@@ -56,8 +56,21 @@ TABLES: Final[Mapping[str, SealedTable]] = {
     "approval": SealedTable(("id",), "id", ("data",)),
     "notice": SealedTable(("id",), "id", ("data",)),
     "worker_command": SealedTable(("id",), "id", ("data", "answer")),
-    "answer": SealedTable(("tenant", "principal", "key"), "key", ("digest", "body")),
+    "answer": SealedTable(("tenant", "principal", "key"), "key", ("digest", "done", "body")),
+    # A thread may be copied within its tenant, so that is all that its rows are bound to.
+    "langgraph_checkpoint": SealedTable(
+        ("tenant", "thread", "ns", "id"), "tenant", ("metadata", "data")
+    ),
+    "langgraph_value": SealedTable(
+        ("tenant", "thread", "ns", "channel", "version"), "tenant", ("data", "pieces")
+    ),
+    "langgraph_piece": SealedTable(("tenant", "thread", "digest"), "tenant", ("data",)),
+    "langgraph_write": SealedTable(
+        ("tenant", "thread", "ns", "checkpoint", "task", "idx"), "tenant", ("data",)
+    ),
 }
+# Tables whose rows are named by a digest of their data, which a key hides.
+_NAMED_BY_DATA: Final = {"insert_payload": "id", "insert_graph_piece": "tenant"}
 # Columns of another table that statements read along.
 _ALONG: Final = {"job": {"progress": "lease.progress"}}
 # Whose columns a statement reads or writes, where its first table is another one.
@@ -74,6 +87,9 @@ _ENTRY: Final = tuple(enumerate(("input", "output", "error", "checkpoint"), 7)) 
 _OF_EFFECT: Final = TABLES["effect"].columns
 _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
+
+
+_IN_PARTS: Final = frozenset({"wait", "progress", "done"})
 
 
 def place_of(table: str, column: str, row: object) -> str:
@@ -96,6 +112,7 @@ def used_keys(facts: Iterable[Row]) -> list[str]:
 
 # Lists of objects of which only one field holds what people wrote: SQL reads the others.
 _FIELDS: Final = {"wait": "title", "progress": "note"}
+_LINES: Final = "done"  # a column of lines, each sealed by itself: others are appended
 
 
 def seal_value(keys: Keys, table: str, column: str, row: object, text: str) -> str:
@@ -103,6 +120,8 @@ def seal_value(keys: Keys, table: str, column: str, row: object, text: str) -> s
     place = place_of(table, column, row)
     if column in _FIELDS:
         return _changed(column, text, lambda part: keys.seal(place, part))
+    if column == _LINES:
+        return "".join(f"{keys.seal(place, each)}\n" for each in text.split("\n")[:-1])
     return keys.seal(place, text)
 
 
@@ -111,12 +130,14 @@ def open_value(keys: Keys, table: str, column: str, row: object, stored: str) ->
     place = place_of(table, column, row)
     if column in _FIELDS:
         return _changed(column, stored, lambda part: keys.open(place, part))
+    if column == _LINES:
+        return "".join(f"{keys.open(place, each)}\n" for each in stored.split("\n")[:-1])
     return keys.open(place, stored)
 
 
 def sealed_by(column: str, stored: str | bytes) -> str:
     """Return the id of the key of a stored value; "" if it is plain."""
-    parts = _parts(column, stored) if isinstance(stored, str) and column in _FIELDS else [stored]
+    parts = _parts(column, stored) if isinstance(stored, str) else [stored]
     return key_of(parts[0]) if parts else ""
 
 
@@ -124,10 +145,14 @@ def is_worth_sealing(column: str, stored: str | bytes) -> bool:
     """Whether a plain value is one that would be sealed."""
     if isinstance(stored, bytes):
         return True
-    return bool(_parts(column, stored)) if column in _FIELDS else stored not in TRIVIAL
+    return any(each not in TRIVIAL for each in _parts(column, stored))
 
 
 def _parts(column: str, text: str) -> list[str]:
+    if column == _LINES:
+        return text.split("\n")[:-1]
+    if column not in _FIELDS:
+        return [text]
     found: list[str] = []
     _changed(column, text, lambda part: found.append(part) or part)
     return found
@@ -209,18 +234,24 @@ def seal_parameters(keys: Keys, name: str, text: str, values: Mapping[str, Any])
     table = table_of(name, text)
     if not table:
         return dict(values)
-    if name == "insert_payload":
-        stored = keys.name(values["id"], values["digest"])
-        place = place_of(table, "data", f"{values['id']} {stored}")
-        return {**values, "digest": stored, "data": keys.seal_bytes(place, values["data"])}
     sealed = dict(values)
     declared = TABLES[table]
+    row = values.get(declared.row, values.get("id"))
+    if name in _NAMED_BY_DATA:
+        sealed["digest"] = keys.name(values[_NAMED_BY_DATA[name]], values["digest"])
+        row = f"{row} {sealed['digest']}"
     for column in declared.columns:
-        text_given = values.get(column)
-        if text_given is not None:
-            row = values.get(declared.row, values.get("id"))
-            sealed[column] = seal_value(keys, table, column, row, text_given)
+        if (given := values.get(column)) is not None:
+            sealed[column] = _sealed(keys, table, column, row, given)
+    if name == "note_done":
+        sealed["line"] = seal_value(keys, table, _LINES, row, values["line"])
     return sealed
+
+
+def _sealed(keys: Keys, table: str, column: str, row: object, given: Any) -> Any:
+    if isinstance(given, str):
+        return seal_value(keys, table, column, row, given)
+    return keys.seal_bytes(place_of(table, column, row), bytes(given))
 
 
 class Opener:
@@ -238,7 +269,8 @@ class Opener:
             for index, column in enumerate(columns)
             if column in declared.columns or column in along
         ]
-        self._name = columns.index("digest") if table == "payload" and "digest" in columns else None
+        named = "digest" in declared.key and "digest" in columns
+        self._name = columns.index("digest") if named else None
 
     def rows(self, found: Sequence[Row], values: Mapping[str, Any]) -> Sequence[Row]:
         """Return rows with their payloads opened."""
@@ -251,11 +283,13 @@ class Opener:
         opened = list(row)
         for index, table, column in self._places:
             stored = row[index]
-            if self._name is not None:
-                place = place_of(table, column, f"{whose} {row[self._name]}")
+            if isinstance(stored, str):
+                if column in _IN_PARTS or is_sealed(stored):
+                    opened[index] = self._text(table, column, whose, stored)
+            elif stored is not None:
+                named = whose if self._name is None else f"{whose} {row[self._name]}"
+                place = place_of(table, column, named)
                 opened[index] = self._keys.open_bytes(place, bytes(stored))
-            elif isinstance(stored, str) and (column in _FIELDS or is_sealed(stored)):
-                opened[index] = self._text(table, column, whose, stored)
         return tuple(opened)
 
     def _text(self, table: str, column: str, whose: object, stored: str) -> str | None:

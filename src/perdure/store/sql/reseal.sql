@@ -144,12 +144,65 @@ UPDATE worker_command SET data = :data, answer = :answer
 WHERE id = :id
 
 -- name: sealed_answer
-SELECT tenant, principal, key, digest, body FROM answer
+SELECT tenant, principal, key, digest, done, body FROM answer
 WHERE (tenant, principal, key) > (:after_tenant, :after_principal, :after_key)
 ORDER BY tenant, principal, key
 LIMIT :limit
 FOR UPDATE SKIP LOCKED  -- postgres if locked
 
 -- name: reseal_answer
-UPDATE answer SET digest = :digest, body = :body
+UPDATE answer SET digest = :digest, done = :done, body = :body
 WHERE tenant = :tenant AND principal = :principal AND key = :key
+
+-- name: sealed_langgraph_checkpoint
+SELECT tenant, thread, ns, id, metadata, data
+FROM langgraph_checkpoint
+WHERE (tenant, thread, ns, id)
+  > (:after_tenant, :after_thread, :after_ns, :after_id)
+ORDER BY tenant, thread, ns, id
+LIMIT :limit
+FOR UPDATE SKIP LOCKED  -- postgres if locked
+
+-- name: reseal_langgraph_checkpoint
+UPDATE langgraph_checkpoint SET metadata = :metadata, data = :data
+WHERE tenant = :tenant AND thread = :thread AND ns = :ns AND id = :id
+
+-- name: sealed_langgraph_value
+SELECT tenant, thread, ns, channel, version, data, pieces
+FROM langgraph_value
+WHERE (tenant, thread, ns, channel, version)
+  > (:after_tenant, :after_thread, :after_ns, :after_channel, :after_version)
+ORDER BY tenant, thread, ns, channel, version
+LIMIT :limit
+FOR UPDATE SKIP LOCKED  -- postgres if locked
+
+-- name: reseal_langgraph_value
+UPDATE langgraph_value SET data = :data, pieces = :pieces
+WHERE tenant = :tenant AND thread = :thread AND ns = :ns AND channel = :channel AND version = :version
+
+-- name: sealed_langgraph_piece
+SELECT tenant, thread, digest, data
+FROM langgraph_piece
+WHERE (tenant, thread, digest)
+  > (:after_tenant, :after_thread, :after_digest)
+ORDER BY tenant, thread, digest
+LIMIT :limit
+FOR UPDATE SKIP LOCKED  -- postgres if locked
+
+-- name: reseal_langgraph_piece
+-- It was inserted again under its other name.
+DELETE FROM langgraph_piece
+WHERE tenant = :tenant AND thread = :thread AND digest = :digest
+
+-- name: sealed_langgraph_write
+SELECT tenant, thread, ns, checkpoint, task, idx, data
+FROM langgraph_write
+WHERE (tenant, thread, ns, checkpoint, task, idx)
+  > (:after_tenant, :after_thread, :after_ns, :after_checkpoint, :after_task, :after_idx)
+ORDER BY tenant, thread, ns, checkpoint, task, idx
+LIMIT :limit
+FOR UPDATE SKIP LOCKED  -- postgres if locked
+
+-- name: reseal_langgraph_write
+UPDATE langgraph_write SET data = :data
+WHERE tenant = :tenant AND thread = :thread AND ns = :ns AND checkpoint = :checkpoint AND task = :task AND idx = :idx

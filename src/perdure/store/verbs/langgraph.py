@@ -25,6 +25,7 @@ from perdure.jobs.graph_thread import (
     read_manifest,
     with_seeds,
 )
+from perdure.store.sealing import chunk_names
 from perdure.store.statements import Row, Session
 
 _read_versions = msgspec.json.Decoder(dict[str, str]).decode
@@ -48,8 +49,9 @@ def put_graph_checkpoint(session: Session, tenant: str, put: GraphPut) -> list[s
     if put.pieces or put.relied:
         session.one("share_graph_thread", name=_lock_name(**where))
     if put.relied:
-        found = session.all("graph_pieces_known", **where, digests=session.array(put.relied))
-        there = {digest for (digest,) in found}
+        names = chunk_names(session.keys, tenant, put.relied)
+        found = session.all("graph_pieces_known", **where, digests=session.array(list(names)))
+        there = {names[stored] for (stored,) in found}
         if gone := [digest for digest in put.relied if digest not in there]:
             return gone
     if put.pieces:  # in a fixed order: two that insert the same ones must not wait for each other
@@ -189,8 +191,9 @@ def _pieces(session: Session, where: dict[str, str], names: Sequence[str]) -> di
     if not names:
         return {}
     given = {"tenant": where["tenant"], "thread": where["thread"]}
-    rows = session.all("graph_pieces", **given, digests=session.array(list(dict.fromkeys(names))))
-    found = {digest: bytes(data) for digest, data in rows}
+    stored = chunk_names(session.keys, where["tenant"], dict.fromkeys(names))
+    rows = session.all("graph_pieces", **given, digests=session.array(list(stored)))
+    found = {stored[name]: bytes(data) for name, data in rows}
     if gone := [name for name in names if name not in found]:
         raise StoreError(
             f"thread {where['thread']!r}: {len(gone)} pieces of a value are gone from the table "
@@ -296,6 +299,7 @@ def _sweep(
     pages = _pieces(session, where, [name for each in manifests for name in each.pages])
     used |= {name for page in pages.values() for name in names_in(page)}
     unused = [digest for (digest,) in session.all("graph_piece_keys", **where)]
-    rows = [{**where, "digest": digest} for digest in unused if digest not in used]
+    stored = chunk_names(session.keys, where["tenant"], used)
+    rows = [{**where, "digest": digest} for digest in unused if digest not in stored]
     if rows:
         session.many("delete_graph_piece", rows)

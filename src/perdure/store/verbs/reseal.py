@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from perdure.base.encryption import Keys, missing_text
 from perdure.base.errors import EncryptionError
+from perdure.jobs.graph_thread import piece_name
 from perdure.jobs.payload import chunk_name, stand_in_of
 from perdure.store import rows
 from perdure.store.sealing import (
@@ -28,7 +29,8 @@ from perdure.store.sealing import (
 from perdure.store.statements import Row, Session
 
 _PAGE: Final = 200
-_NUMBERS: Final = frozenset({"seq", "no"})
+_NUMBERS: Final = frozenset({"seq", "no", "idx"})
+_BEFORE_ALL: Final = -(2**62)
 
 Position = tuple[Any, ...]  # a primary key
 
@@ -43,7 +45,7 @@ class SealedPage(NamedTuple):
 
 def first_position(table: str) -> Position:
     """Return the position before all rows of a table."""
-    return tuple(-1 if each in _NUMBERS else "" for each in TABLES[table].key)
+    return tuple(_BEFORE_ALL if each in _NUMBERS else "" for each in TABLES[table].key)
 
 
 def reseal(
@@ -112,17 +114,21 @@ def _stored(value: Any) -> str | bytes | None:
 
 
 def _reseal_row(session: Session, keys: Keys, table: str, values: Mapping[str, Any]) -> None:
-    if table != "payload":
+    if "digest" not in TABLES[table].key:
         again = _moved(keys, table, values, values[TABLES[table].row])
         session.run(f"reseal_{table}", **again)
         return
-    job_id, stored = values["job_id"], values["digest"]
-    place = place_of("payload", "data", f"{job_id} {stored}")
-    data = keys.open_bytes(place, bytes(values["data"]))
     # Under its other name; the session seals it.
-    digest = chunk_name(zlib.decompress(data))
-    session.run("insert_payload", id=job_id, digest=digest, data=data)
-    session.run("reseal_payload", job_id=job_id, digest=stored)
+    where = {name: values[name] for name in TABLES[table].key}
+    place = place_of(table, "data", f"{values[TABLES[table].row]} {values['digest']}")
+    data = keys.open_bytes(place, bytes(values["data"]))
+    if table == "payload":
+        digest = chunk_name(zlib.decompress(data))
+        session.run("insert_payload", id=values["job_id"], digest=digest, data=data)
+    else:
+        given = {**where, "digest": piece_name(data), "data": data}
+        session.run("insert_graph_piece", **given)
+    session.run(f"reseal_{table}", **where)
 
 
 def _moved(keys: Keys, table: str, values: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -131,9 +137,18 @@ def _moved(keys: Keys, table: str, values: Mapping[str, Any], source: str) -> di
     again = dict(values)
     for column in TABLES[table].columns:
         if values[column] is not None:
-            plain = open_value(keys, table, column, source, values[column])
-            again[column] = seal_value(keys, table, column, own, plain)
+            again[column] = _again(keys, table, column, (source, own), values[column])
     return again
+
+
+def _again(keys: Keys, table: str, column: str, rows: tuple[str, str], stored: Any) -> Any:
+    """Return a value that was sealed for a row, sealed for another, or for the same."""
+    source, own = rows
+    if isinstance(stored, str):
+        plain = open_value(keys, table, column, source, stored)
+        return seal_value(keys, table, column, own, plain)
+    data = keys.open_bytes(place_of(table, column, source), bytes(stored))
+    return keys.seal_bytes(place_of(table, column, own), data)
 
 
 def copy_sealed(session: Session, source: str, fork: str) -> None:
