@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,41 +59,49 @@ class Board:
         return word("sent-notice")
 
 
+def steps_of(app: App) -> Any:
+    """Steps that put a word into every kind of payload."""
+
+    @app.step(retry=ONCE)
+    async def act(ctx: StepContext, given: str) -> str:
+        await ctx.save_checkpoint({"at": word("checkpoint")})
+        ctx.emit(word("step-output"))
+        details = {"note": word("details")}
+        await ctx.effect(
+            "mail", lambda _: word("effect-result"), target=word("target"), details=details
+        )
+        async with ctx.spend(usd=1.0):
+            return given
+
+    @act.compensate(retry=ONCE)
+    async def unact(ctx: StepContext, result: str, given: str) -> str:
+        return word("undo")
+
+    @app.step(retry=ONCE)
+    async def large() -> list[str]:
+        return [word("large")] * 20_000
+
+    @app.step(retry=ONCE)
+    async def breaks() -> None:
+        raise Permanent(word("step-error"))
+
+    @app.step(tags={"financial"}, retry=ONCE)
+    async def pay(ctx: StepContext, note: str) -> str:
+        return note
+
+    @app.step(retry=ONCE)
+    async def waits(ctx: StepContext) -> None:
+        ctx.progress(1, 2, word("progress"))
+        await ctx.cancelled.wait()
+
+    return SimpleNamespace(act=act, large=large, breaks=breaks, pay=pay, waits=waits)
+
+
 class Everything:
     """Jobs that put a word into every kind of payload."""
 
-    def __init__(self, app: App) -> None:  # noqa: C901  a small function for each kind
-        @app.step(retry=ONCE)
-        async def act(ctx: StepContext, given: str) -> str:
-            await ctx.save_checkpoint({"at": word("checkpoint")})
-            ctx.emit(word("step-output"))
-            details = {"note": word("details")}
-            await ctx.effect(
-                "mail", lambda _: word("effect-result"), target=word("target"), details=details
-            )
-            async with ctx.spend(usd=1.0):
-                return given
-
-        @act.compensate(retry=ONCE)
-        async def unact(ctx: StepContext, result: str, given: str) -> str:
-            return word("undo")
-
-        @app.step(retry=ONCE)
-        async def large() -> list[str]:
-            return [word("large")] * 20_000
-
-        @app.step(retry=ONCE)
-        async def breaks() -> None:
-            raise Permanent(word("step-error"))
-
-        @app.step(tags={"financial"}, retry=ONCE)
-        async def pay(ctx: StepContext, note: str) -> str:
-            return note
-
-        @app.step(retry=ONCE)
-        async def waits(ctx: StepContext) -> None:
-            ctx.progress(1, 2, word("progress"))
-            await ctx.cancelled.wait()
+    def __init__(self, app: App) -> None:
+        steps = steps_of(app)
 
         @app.job
         async def child(given: str) -> str:
@@ -101,25 +110,25 @@ class Everything:
         @app.job
         async def everything(ctx: JobContext, given: str) -> str:
             ctx.emit(word("output"))
-            await act(given)
-            await large()
+            await steps.act(given)
+            await steps.large()
             await ctx.receive("go")
             await child(word("child"))
-            paid = await pay(word("shown"))
+            paid = await steps.pay(word("shown"))
             await ctx.approve(word("question"), details={"why": word("shown")})
             return paid + word("result")
 
         @app.job
         async def fails(ctx: JobContext) -> None:
-            await act(word("argument"))
+            await steps.act(word("argument"))
             try:
-                await breaks()
+                await steps.breaks()
             finally:
                 raise Permanent(word("job-error"))
 
         @app.job
         async def stays(ctx: JobContext) -> None:
-            await waits()
+            await steps.waits()
 
         self.app, self.everything, self.fails, self.stays = app, everything, fails, stays
 
@@ -148,7 +157,7 @@ class Everything:
 
     async def answer(self, **edits: str) -> None:
         approval = await asked(self.app)
-        given = {"arguments": edits} if edits else {}
+        given: dict[str, Any] = {"arguments": edits} if edits else {}
         await self.app.decide(approval, "approve", by=ANN, reason=word("reason"), **given)
         while approval.id in {each.id for each in await self.app.approvals()}:
             await perdure.process.sleep("5ms")

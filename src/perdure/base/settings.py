@@ -13,7 +13,7 @@ COMMAND_LINE = frozenset(
     PREFIX + name
     for name in (
         *("URL", "APP", "CONCURRENCY", "LOG_FORMAT", "LOG_LEVEL", "METRICS_HOST", "METRICS_PORT"),
-        *("HOST", "PORT", "ENCRYPTION_KEYS"),
+        *("HOST", "PORT", "ENCRYPTION_KEYS", "ENCRYPTION_KEYS_FILE"),
     )
 )
 
