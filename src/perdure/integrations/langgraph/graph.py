@@ -1,0 +1,233 @@
+"""Graphs of LangGraph in a job: each node is a step, and after a crash only those in flight repeat.
+
+    state = await run_graph(ctx, graph, {"messages": [...]})
+
+LangGraph runs the graph in the code of the job, from its start at every replay, and finds what its
+nodes have returned in the journal. So it needs no checkpointer of its own here; the one that it is
+given is in memory, and ends with the run.
+
+Not everything is a step as a whole. Of an agent with `PerdureMiddleware`, each call of a model or
+tool is one; of a `ToolNode`, each call; and a subgraph runs inline, each of its nodes as a step.
+"""
+
+# LangGraph leaves parts of its types open.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
+import asyncio
+import copy
+from typing import Any, Final, TypedDict, Unpack, cast
+from weakref import WeakKeyDictionary
+
+from perdure.base.errors import ApprovalRejected, DefinitionError
+from perdure.base.extra import extra
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.integrations.durable_calls import ToolOptions, as_outage, ask, job, key_of
+from perdure.integrations.langgraph.agent import MARK, durable_tool
+from perdure.integrations.langgraph.durable_node import (
+    GraphRun,
+    OnInterrupt,
+    answer_to,
+    answered,
+    config_in_step,
+    current_run,
+    outcome_of,
+    place_of,
+    running,
+)
+from perdure.jobs.output import DEFAULT_TOPIC
+
+with extra("langgraph", "run_graph"):
+    from langchain_core.runnables import Runnable, RunnableConfig
+    from langchain_core.runnables.config import var_child_runnable_config
+    from langgraph._internal._runnable import RunnableCallable
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.constants import START
+    from langgraph.prebuilt import ToolNode
+    from langgraph.pregel import Pregel
+    from langgraph.types import Command
+
+_OF_AGENTS: Final = ("model", "tools")
+
+
+class GraphOptions(TypedDict, total=False):
+    """How `run_graph` runs a graph; it explains them."""
+
+    key: str
+    on_interrupt: OnInterrupt | None
+    stream: bool | str
+    context: Any
+
+
+async def run_graph(
+    ctx: JobContext,
+    graph: Any,
+    input: Any,
+    config: RunnableConfig | None = None,
+    **options: Unpack[GraphOptions],
+) -> Any:
+    """Run a compiled graph, or an agent, durably; return its final state.
+
+    Args:
+        ctx: The job.
+        graph: What `compile()` or `create_agent(…)` returned.
+        input: Its input.
+        config: LangGraph's config, such as `{"recursion_limit": 100}`.
+        **options: `key`: identifies the run in its job, if several run at the same time.
+            `on_interrupt`: `await on_interrupt(ctx, value)` returns what the graph resumes with; by
+            default people are asked, see `answer_of_people`. `stream`: emit what models say and
+            what nodes write to their stream, for `handle.stream()`; a text is the topic. `context`:
+            that of the graph.
+
+    Raises:
+        ApprovalRejected: A person did not let the graph continue at a breakpoint.
+    """
+    stream = options.get("stream", False)
+    topic = stream if isinstance(stream, str) else DEFAULT_TOPIC if stream else None
+    durable = _durable(graph)
+    name = key_of(ctx, "graph", options.get("key") or str(graph.get_name()))
+    with ctx.scope(name), running(GraphRun(options.get("on_interrupt"), topic)):
+        return await _rounds(ctx, durable, input, config or {}, options.get("context"))
+
+
+async def _rounds(
+    ctx: JobContext, graph: Any, input: Any, config: RunnableConfig, context: Any
+) -> Any:
+    """Run a graph until it neither interrupts itself nor stops at a breakpoint."""
+    memory = graph.copy({"checkpointer": InMemorySaver()})
+    thread = {"thread_id": ctx.job_id, **config.get("configurable", {})}
+    given = {**config, "configurable": {**thread, "checkpoint_ns": ""}}
+    while True:
+        result = await memory.ainvoke(input, given, context=context, durability="exit")
+        state = await memory.aget_state(given)
+        if not state.next:
+            return result
+        input = await _continued(ctx, state)
+
+
+async def _continued(ctx: JobContext, state: Any) -> Any:
+    """Return what a graph goes on with that has stopped: answers by interrupt, or nothing.
+
+    Interrupts come in the order of their tasks, which is the same in every replay.
+    """
+    run = current_run()
+    asked = [answer_to(ctx, run, each.value, key_of(ctx, "interrupt")) for each in state.interrupts]
+    if asked:
+        answers = await asyncio.gather(*asked)
+        found = zip(state.interrupts, answers, strict=True)
+        return Command(resume={each.id: answer for each, answer in found})
+    after = ", ".join(state.next)
+    found = await ask(ctx, "breakpoint", {"next": list(state.next)}, key=key_of(ctx, "breakpoint"))
+    if not found.approved:
+        raise ApprovalRejected(f"continue with {after}", found.person, found.reason)
+    return None
+
+
+# Nodes
+
+
+_made: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def _durable(graph: Any) -> Any:
+    """Return a copy of a graph whose nodes are steps.
+
+    Raises:
+        TypeError: It is no compiled graph.
+    """
+    if not isinstance(graph, Pregel):
+        raise TypeError(f"run_graph takes a compiled graph, not {graph!r}: call its compile()")
+    compiled = cast("Any", graph)
+    if compiled not in _made:
+        is_agent = MARK in compiled.channels
+        nodes = {
+            name: node.copy({"bound": _bound(name, node, is_agent=is_agent)})
+            for name, node in compiled.nodes.items()
+        }
+        _made[compiled] = compiled.copy({"nodes": nodes})
+    return _made[compiled]
+
+
+def _bound(name: str, node: Any, *, is_agent: bool) -> Any:
+    """Return what runs for a node."""
+    bound, options = node.bound, ToolOptions.of(node.metadata)
+    if name == START or (is_agent and name in _OF_AGENTS):
+        return bound
+    if isinstance(bound, Pregel):
+        return _Scoped(_durable(bound)).runnable()
+    if options.inline:
+        return _Scoped(bound).runnable()
+    if isinstance(bound, ToolNode):
+        return _with_durable_tools(bound)
+    if options != ToolOptions(timeout=options.timeout, retry=options.retry):
+        raise DefinitionError(f"the node {name!r} may have `timeout` and `retry`; tools have more")
+    return _NodeStep(name, bound, options).runnable()
+
+
+class _Scoped:
+    """A node that runs in the code of the job, with its own numbering of operations."""
+
+    def __init__(self, bound: Runnable[Any, Any]) -> None:
+        self._bound = bound
+
+    async def run(self, input: Any, config: RunnableConfig) -> Any:
+        ctx = job("langgraph")
+        if ctx is None:
+            return await self._bound.ainvoke(input, config)
+        with ctx.scope(key_of(ctx, *place_of(config))):
+            return await self._bound.ainvoke(input, config)
+
+    def runnable(self) -> Any:
+        return RunnableCallable(None, self.run, trace=False)
+
+
+class _NodeStep:
+    """A node that is a step."""
+
+    def __init__(self, name: str, bound: Runnable[Any, Any], options: ToolOptions) -> None:
+        self._name = name
+        self._bound = bound
+        self._options = options
+
+    async def run(self, input: Any, config: RunnableConfig) -> Any:
+        ctx = job("langgraph")
+        if ctx is None:
+            return await self._bound.ainvoke(input, config)
+        run, how = current_run(), self._options
+
+        async def work(key: str, answers: list[Any]) -> Any:
+            async def body(step: StepContext) -> Any:
+                own = config_in_step(config, step, answers, run.topic)
+                var_child_runnable_config.set(own)  # what `interrupt` looks at
+                try:
+                    return await outcome_of(self._bound.ainvoke(input, own))
+                except Exception as error:
+                    raise as_outage(error) from error
+
+            name = "".join(each if each not in "# /" else "_" for each in f"node:{self._name}")
+            return await ctx.call(name, body, key=key, timeout=how.timeout, retry=how.retry)
+
+        return await answered(ctx, place_of(config), run, work)
+
+    def runnable(self) -> Any:
+        return RunnableCallable(None, self.run, trace=False)
+
+
+def _with_durable_tools(node: ToolNode) -> ToolNode:
+    """Return a node of tools, each call of which is a step."""
+    durable = cast("Any", copy.copy(node))
+    wrapped = durable._awrap_tool_call  # noqa: SLF001  there is no public way to it
+
+    async def call(request: Any, handler: Any) -> Any:
+        async def through(asked: Any) -> Any:
+            return await (handler(asked) if wrapped is None else wrapped(asked, handler))
+
+        ctx = job("langgraph")
+        if ctx is None:
+            return await through(request)
+        return await durable_tool(ctx, request, through, None, current_run())
+
+    durable._awrap_tool_call = call  # noqa: SLF001
+    # Its own function is bound to the node that it was made for.
+    durable.func, durable.afunc = durable._func, durable._afunc  # noqa: SLF001
+    return durable
