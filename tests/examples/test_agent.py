@@ -132,6 +132,15 @@ def test_the_agent_of_pydantic_ai_that_is_killed_in_the_middle_of_a_payment_pays
     environment = {**os.environ, "PERDURE_URL": f"sqlite:///{folder}.db"}
     killed = environment | {"PERDURE_CRASH_AT": "after_call"}
     assert subprocess.run(command, cwd=ROOT, env=killed, check=False).returncode == -9
+
+
+def test_the_agent_with_langgraph_that_is_killed_after_its_payment_pays_once(folder: Path) -> None:
+    pytest.importorskip("langchain")
+    command = [sys.executable, "-m", "examples.agent.with_langgraph"]
+    environment = {**os.environ, "PERDURE_URL": f"sqlite:///{folder}.db"}
+    killed = environment | {"PERDURE_CRASH_AT": "after_call"}
+    assert subprocess.run(command, cwd=ROOT, env=killed, check=False).returncode == -9
+    assert PAID in [line.partition(" [")[0] for line in world.done()]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )

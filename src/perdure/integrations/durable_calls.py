@@ -130,7 +130,6 @@ def key_of(ctx: JobContext, *parts: object) -> str:
 
     Some models give each call of a turn the same id as in the turn before: repetitions are counted,
     in each branch of the code by themselves.
-    in each branch of the code (`ctx.scope`) for itself.
     """
     text = ".".join(str(part) for part in parts if part not in (None, ""))
     if not text.isprintable() or set(text) & set("/#") or not 0 < len(text) <= LONGEST_NAME // 2:
@@ -138,9 +137,6 @@ def key_of(ctx: JobContext, *parts: object) -> str:
     used, place = _keys.setdefault(ctx, Counter()), branch.get() + text
     used[place] += 1
     return text if used[place] == 1 else f"{text}~{used[place]}"
-    used, here = _keys.setdefault(ctx, Counter()), f"{branch.get()}{text}"
-    used[here] += 1
-    return text if used[here] == 1 else f"{text}~{used[here]}"
 
 
 def _name(prefix: str, name: str) -> str:

@@ -65,7 +65,7 @@ class ScriptedModel(BaseChatModel):
         for word in str(said.content).split(" "):
             if self.before_token is not None:
                 await self.before_token(word)
-            chunk = ChatGenerationChunk(message=AIMessageChunk(f"{word} " if word else ""))
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=f"{word} " if word else ""))
             if run_manager is not None:
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
@@ -75,5 +75,7 @@ class ScriptedModel(BaseChatModel):
             )
             for number, each in enumerate(said.tool_calls)
         ]
-        last = AIMessageChunk("", tool_call_chunks=parts, usage_metadata=said.usage_metadata)
+        last = AIMessageChunk(
+            content="", tool_call_chunks=parts, usage_metadata=said.usage_metadata
+        )
         yield ChatGenerationChunk(message=last)

@@ -6,6 +6,7 @@ plain graph with parallel nodes and a subgraph runs.
 
 # LangGraph leaves parts of its types open.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownVariableType=false
 
 import asyncio
 import operator
@@ -87,18 +88,18 @@ class _State(TypedDict):
 def graph_of(log: Path) -> Any:
     second = asyncio.Event()
 
-    async def first_branch(_: _State) -> Any:
+    async def first_branch(state: _State) -> Any:
         note(log, "first branch")
         async with asyncio.timeout(5):
             await second.wait()
         return {"said": ["first"]}
 
-    async def second_branch(_: _State) -> Any:
+    async def second_branch(state: _State) -> Any:
         note(log, "second branch")
         second.set()
         return {"said": ["second"]}
 
-    async def inner(_: _State) -> Any:
+    async def inner(state: _State) -> Any:
         note(log, "inner")
         return {"said": ["inner"]}
 

@@ -2,6 +2,7 @@
 
 # LangGraph leaves parts of its types open.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 import asyncio
 import logging
@@ -41,7 +42,7 @@ from tests.support.engine import QUICK, durable, until
 pytestmark = pytest.mark.once
 
 ODD = "nul \0, half a pair \ud800"
-GO = {"messages": [HumanMessage("go")]}
+GO: Any = {"messages": [HumanMessage("go")]}
 
 
 def talking(app: App, agent: Any, **options: Any) -> Any:
@@ -295,7 +296,7 @@ async def say(state: Said) -> Any:
 async def test_nodes_may_send_go_elsewhere_and_ask(app: App) -> None:
     ran: list[str] = []
 
-    def fan_out(_: Said) -> list[Send]:
+    def fan_out(state: Said) -> list[Send]:
         return [Send("one", {"said": [str(number)]}) for number in range(3)]
 
     async def one(state: Said) -> Any:
@@ -323,7 +324,7 @@ async def test_nodes_may_send_go_elsewhere_and_ask(app: App) -> None:
 
 @durable
 async def test_nodes_that_are_no_steps_and_breakpoints_ask_people_too(app: App) -> None:
-    async def inline(_: Said) -> Any:
+    async def inline(state: Said) -> Any:
         return {"said": [str(interrupt("which?"))]}
 
     builder = StateGraph(Said).add_node("say", say)
@@ -383,7 +384,7 @@ async def test_each_call_of_a_node_of_tools_is_a_step(app: App) -> None:
 async def test_a_node_is_tried_as_often_as_its_metadata_says(app: App) -> None:
     tries: list[int] = []
 
-    async def flaky(_: Said) -> Any:
+    async def flaky(state: Said) -> Any:
         tries.append(1)
         if len(tries) < 3:
             raise ValueError("not yet")
@@ -457,7 +458,7 @@ class Hanging:
             await self.hang()
             return "never"
 
-        async def node(_: Talk) -> Any:
+        async def node(state: Talk) -> Any:
             await self.hang()
 
         if self.moment == "node":

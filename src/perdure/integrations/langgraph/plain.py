@@ -7,6 +7,7 @@ Anything else is what LangGraph's own serializer makes of it, as base64.
 import base64
 import math
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, Final, cast
 
 from perdure.base.extra import extra
@@ -24,6 +25,8 @@ def dump(value: Any) -> Any:
     """Return a value as plain JSON values."""
     if value is None or type(value) in (str, bool, int):
         return value
+    if isinstance(value, str) and not isinstance(value, Enum):  # as LangChain's own texts
+        return str.__str__(value)
     if type(value) is float and math.isfinite(value):
         return value
     if type(value) is list:
