@@ -1,0 +1,281 @@
+"""Durable runs of Microsoft's Agent Framework; needs `perdure[agent-framework]`.
+
+    agent = Agent(client, name="analyst", tools=[…], middleware=durable_middleware())
+
+In the code of a job, each call of a model or a tool is then a step. The loop of the framework runs
+again after an interruption, and gets from the journal what was done before. Everywhere else
+nothing changes, and the log says so once.
+
+A tool with `approval_mode="always_require"` asks people. The job waits without a worker, they may
+edit the arguments, and a no goes to the model as the answer of the tool: in a job, a run does not
+return with requests for approval. `agent.as_tool()` is part of the job, in a scope of its own.
+
+A session must be created in the code of the job: then a replay writes it again. What runs again at
+every replay, and must do the same then: other middleware and context providers.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import cache
+from typing import Any, Final, cast
+
+from pydantic_core import to_jsonable_python
+
+from perdure.base.errors import ApprovalRejected
+from perdure.base.extra import extra
+from perdure.engine.steps.step_context import StepContext
+from perdure.integrations.durable_calls import (
+    Message,
+    ModelAnswer,
+    ModelCall,
+    Price,
+    ToolOptions,
+    ToolRun,
+    ask,
+    emit,
+    estimated,
+    in_job,
+    job,
+    key_of,
+    message,
+    model_call,
+    text_part,
+    tool_call,
+    tool_call_part,
+    tool_response_part,
+)
+from perdure.jobs.budget import ModelUsage
+
+with extra("agent-framework", "a durable run of the Agent Framework"):
+    from agent_framework import (
+        AgentContext,
+        AgentMiddleware,
+        ChatContext,
+        ChatMiddleware,
+        ChatResponse,
+        ChatResponseUpdate,
+        Content,
+        FunctionInvocationContext,
+        FunctionMiddleware,
+        FunctionTool,
+        ResponseStream,
+    )
+
+ADAPTER: Final = "agent-framework"
+
+CallNext = Callable[[], Awaitable[None]]
+
+_agent: ContextVar[str] = ContextVar("perdure.agent_framework.agent", default="")
+
+
+def durable_middleware(
+    *, tools: Mapping[str, Mapping[str, Any] | bool] | None = None, price: Price | None = None
+) -> "list[AgentMiddleware | ChatMiddleware | FunctionMiddleware]":
+    """Return the middleware that makes an agent durable in the code of jobs.
+
+    Args:
+        tools: Options of tools by name: `{"send": {"effect": True}}`; False: part of the job, no
+            step. A tool may have them in its `additional_properties`, too, under "perdure".
+        price: Returns the USD of a usage, None if unknown; by default by genai-prices.
+    """
+    options = {name: ToolOptions.of({"perdure": given}) for name, given in (tools or {}).items()}
+    return [NamedAgent(), DurableChat(price), DurableFunctions(options)]
+
+
+class NamedAgent(AgentMiddleware):
+    """Tells the calls of models which agent makes them."""
+
+    async def process(self, context: AgentContext, call_next: CallNext) -> None:
+        """Run the agent."""
+        _agent.set(context.agent.name or "")
+        await call_next()
+
+
+# Models
+
+
+class DurableChat(ChatMiddleware):
+    """Records the answers of models."""
+
+    def __init__(self, price: Price | None = None) -> None:
+        self._price = price
+
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        """Call the model in a step, or take the recorded answer."""
+        ctx = job(ADAPTER)
+        if ctx is None:
+            await call_next()
+            return
+        for tool in _tools_of(context):
+            _ask_in_jobs(tool)
+        call = self._call(context)
+
+        async def body(step: StepContext) -> ModelAnswer:
+            await call_next()
+            updates: list[Any] = []
+            found: Any = context.result
+            if isinstance(found, ResponseStream):
+                async for update in cast("AsyncIterator[Any]", found):
+                    updates.append(_plain(update))
+                    emit(step, updates[-1])
+                found = await cast("Any", found).get_final_response()
+            value = updates if context.stream else _plain(found)
+            return ModelAnswer(
+                value=value, usage=_used(call.model, found), messages=_messages(found.messages)
+            )
+
+        value = await model_call(ctx, call, body)
+        context.result = _streamed(value) if context.stream else ChatResponse.from_dict(value)
+
+    def _call(self, context: ChatContext) -> ModelCall:
+        options = context.options or {}
+        model = str(options.get("model") or getattr(context.client, "model", "") or "model")
+        history = _messages(context.messages)
+        answers = [place for place, each in enumerate(history) if each["role"] == "assistant"]
+        length, most = len(str(history)), options.get("max_tokens")
+        return ModelCall(
+            model=model,
+            agent=_agent.get(),
+            messages=history[answers[-1] + 1 if answers else 0 :],
+            estimate=estimated(model, length=length, most_output=most),
+            price=self._price,
+        )
+
+
+def _streamed(values: list[Any]) -> ResponseStream[ChatResponseUpdate, ChatResponse]:
+    """Return recorded updates as a stream."""
+
+    async def updates() -> AsyncIterator[ChatResponseUpdate]:
+        for value in values:
+            yield ChatResponseUpdate.from_dict(value)
+
+    return ResponseStream(updates(), finalizer=ChatResponse.from_updates)
+
+
+def _plain(value: Any) -> Any:
+    """Return a response of the framework as plain JSON values."""
+    return to_jsonable_python(value.to_dict(), fallback=str)
+
+
+def _used(model: str, found: Any) -> ModelUsage:
+    used: Mapping[str, Any] = found.usage_details or {}
+    return ModelUsage(
+        model=model,
+        answered_by=found.model or "",
+        input_tokens=used.get("input_token_count") or 0,
+        output_tokens=used.get("output_token_count") or 0,
+        cache_read_tokens=used.get("cache_read_input_token_count") or 0,
+        cache_write_tokens=used.get("cache_creation_input_token_count") or 0,
+        finish_reason=str(found.finish_reason or ""),
+    )
+
+
+# Tools
+
+
+class DurableFunctions(FunctionMiddleware):
+    """Records what tools have answered, and asks people about those that need it."""
+
+    def __init__(self, options: Mapping[str, ToolOptions] | None = None) -> None:
+        self._options = dict(options or {})
+
+    async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
+        """Call the tool in a step, or take the recorded answer."""
+        ctx, tool = job(ADAPTER), context.function
+        if ctx is None:
+            await call_next()
+            return
+        given, key = _arguments(context), key_of(ctx, context.metadata.get("call_id"))
+        if vars(tool).get("approval_mode") == "always_require":
+            answer = await ask(ctx, tool.name, given, key=key, description=tool.description)
+            if not answer.approved:
+                context.result = _refused(answer.reason)
+                return
+            given = answer.arguments
+        options = self._options_of(tool)
+
+        async def body(run: ToolRun) -> Any:
+            if run.arguments != _arguments(context):
+                context.arguments = run.arguments
+            await call_next()
+            return None if run.step is None else _packed(context.result)
+
+        try:
+            found = await tool_call(ctx, tool.name, body, key=key, arguments=given, options=options)
+        except ApprovalRejected as no:
+            context.result = _refused(no.reason)
+            return
+        if not options.inline:
+            context.result = _unpacked(found)
+
+    def _options_of(self, tool: FunctionTool) -> ToolOptions:
+        if (declared := self._options.get(tool.name)) is not None:
+            return declared
+        if getattr(tool.func, "__name__", "") == "_agent_wrapper":  # what `as_tool` makes
+            return ToolOptions(inline=True)
+        return ToolOptions.of(tool.additional_properties)
+
+
+def _arguments(context: FunctionInvocationContext) -> Any:
+    return to_jsonable_python(context.arguments, fallback=str)
+
+
+def _refused(reason: str) -> str:
+    return f"The call of the tool was not approved. {reason}".rstrip()
+
+
+def _packed(result: Any) -> Any:
+    """Return the result of a tool as plain values: contents, or what the framework makes a text."""
+    parts = cast("list[Any]", result) if isinstance(result, list) else []
+    if parts and all(isinstance(each, Content) for each in parts):
+        return {"contents": [to_jsonable_python(each.to_dict()) for each in parts]}
+    return {"value": str(cast("object", result))}
+
+
+def _unpacked(found: Any) -> Any:
+    if "contents" in found:
+        return [Content.from_dict(each) for each in found["contents"]]
+    return found["value"]
+
+
+def _tools_of(context: ChatContext) -> list[FunctionTool]:
+    found: Any = (context.options or {}).get("tools") or []
+    listed = cast("list[Any]", found if isinstance(found, list) else [found])
+    return [each for each in listed if isinstance(each, FunctionTool)]
+
+
+def _ask_in_jobs(tool: FunctionTool) -> None:
+    """Let a tool ask in its step when it is called in a job; elsewhere the framework asks."""
+    if tool.approval_mode == "always_require":
+        tool.__class__ = _asking(type(tool))
+
+
+@cache
+def _asking(kind: type[FunctionTool]) -> type[FunctionTool]:
+    """Return a class of tools for which the framework itself asks nobody in a job."""
+
+    def approval_mode(self: Any) -> str:
+        held: dict[str, Any] = self.__dict__
+        return "never_require" if in_job() else held["approval_mode"]
+
+    def change(self: Any, mode: str) -> None:
+        vars(self)["approval_mode"] = mode
+
+    return type(kind.__name__, (kind,), {"approval_mode": property(approval_mode, change)})
+
+
+# The transcript
+
+
+def _messages(given: Sequence[Any]) -> list[Message]:
+    return [message(str(each.role), *map(_part_of, each.contents)) for each in given]
+
+
+def _part_of(content: Any) -> Message:
+    if content.type == "function_call":
+        return tool_call_part(content.call_id or "", content.name, content.parse_arguments())
+    if content.type == "function_result":
+        return tool_response_part(content.call_id or "", str(content.result))
+    if content.type in ("text", "text_reasoning"):
+        return text_part(content.text or "", "text" if content.type == "text" else "reasoning")
+    return text_part(f"[{content.type}]")
