@@ -1,4 +1,4 @@
-"""Attendance: whether a worker is there for what is submitted, told at once and never an error.
+"""Attendance: whether a worker is there for what is submitted; if not, a warning, never an error.
 
 A job in a queue that nobody serves, or of a version that nobody knows, waits without a word. So a
 submission looks which workers are alive. That is read at most every few seconds, and not at all

@@ -29,7 +29,7 @@ _MOST_APPROVALS: Final = 1000
 
 
 class Insight:
-    """Answers questions of operators about the jobs of a store: see `Caller.insight`."""
+    """What operators ask about the jobs of a store: see `Caller.insight`."""
 
     def __init__(self, store: Store, known: Callable[[], Mapping[str, Step[..., Any]]]) -> None:
         """Ask nothing yet.

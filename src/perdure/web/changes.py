@@ -4,7 +4,7 @@ The logs of jobs have numbers that only grow, so "changed since" is a range of a
 however many jobs there are. What a running job does is not logged at each step: jobs that a worker
 has are read again, too, and passed on only if something that people see has changed.
 
-Whoever follows asks for what came since their last *tick*. The first to ask reads the store, at
+Whoever follows asks for what came since their last *batch*. The first to ask reads the store, at
 most a few times a second; the others are given what it found. Nothing runs while nobody follows.
 """
 
@@ -22,9 +22,9 @@ from perdure.jobs.listing import JobRow
 from perdure.store.verbs.browse import LoggedChange
 
 READ_AT_MOST_EVERY: Final = 0.2  # seconds
-MOST_ROWS: Final = 300  # of a tick; beyond it, followers are told to read again
-MOST_LINES: Final = 2000  # of the logs, in a tick
-_KEPT: Final = 50  # ticks
+MOST_ROWS: Final = 300  # of a batch; beyond it, followers are asked to read again
+MOST_LINES: Final = 2000  # of the logs, in a batch
+_KEPT: Final = 50  # batches
 # A transaction may commit after a later one: these many numbers are read again each time.
 _OVERLAP: Final = 200
 _FORGOTTEN: Final = 5.0  # seconds after which it begins anew
@@ -33,11 +33,11 @@ _REMEMBERED: Final = 5000  # rows that are not passed on again unless they chang
 _CLOCK: Final = SystemClock()
 
 
-class Tick(Struct, frozen=True, kw_only=True):
+class ChangeBatch(Struct, frozen=True, kw_only=True):
     """What changed at one time.
 
     Attributes:
-        number: Counts the ticks.
+        number: Counts the batches.
         position: The number of the last line of the logs.
         rows: The jobs that changed.
         approvals: The jobs whose approvals changed, each after its tenant.
@@ -57,35 +57,35 @@ class Changes:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self._lock = asyncio.Lock()
-        self._ticks: deque[Tick] = deque(maxlen=_KEPT)
+        self._batches: deque[ChangeBatch] = deque(maxlen=_KEPT)
         self._read_at = float("-inf")
         self._seen: set[int] = set()
         self._shown: dict[str, bytes] = {}
         self._owned: set[str] = set()
 
-    async def now(self) -> Tick:
-        """Return the newest tick, with which following begins."""
+    async def now(self) -> ChangeBatch:
+        """Return the newest batch, with which following begins."""
         async with self._lock:
             if _CLOCK.monotonic() - self._read_at > _FORGOTTEN:  # nobody has followed
-                number = self._ticks[-1].number + 1 if self._ticks else 1
+                number = self._batches[-1].number + 1 if self._batches else 1
                 position = await self._caller.verbs.newest_event()
-                self._ticks.append(Tick(number=number, position=position, stale=True))
+                self._batches.append(ChangeBatch(number=number, position=position, stale=True))
                 self._seen, self._read_at = set(), _CLOCK.monotonic()
-        return self._ticks[-1]
+        return self._batches[-1]
 
-    async def since(self, tick: int) -> list[Tick]:
-        """Return the ticks behind one; a stale one if that is too long ago."""
+    async def since(self, batch: int) -> list[ChangeBatch]:
+        """Return the batches behind one; a stale one if that is too long ago."""
         async with self._lock:
             if _CLOCK.monotonic() - self._read_at >= READ_AT_MOST_EVERY:
                 await self._read()
                 self._read_at = _CLOCK.monotonic()
-        found = [each for each in self._ticks if each.number > tick]
-        if found and found[0].number > tick + 1:
+        found = [each for each in self._batches if each.number > batch]
+        if found and found[0].number > batch + 1:
             last = found[-1]
-            return [Tick(number=last.number, position=last.position, stale=True)]
+            return [ChangeBatch(number=last.number, position=last.position, stale=True)]
         return found
 
-    async def after(self, position: int) -> Tick:
+    async def after(self, position: int) -> ChangeBatch:
         """Return what changed behind a position of the logs, for who comes back."""
         current = await self.now()
         verbs = self._caller.verbs
@@ -93,9 +93,9 @@ class Changes:
         lines = [each for each in lines if each.job_id[:6] != "queue "]
         ids = list(dict.fromkeys(each.job_id for each in lines))
         if len(lines) >= MOST_LINES or len(ids) > MOST_ROWS:
-            return Tick(number=current.number, position=current.position, stale=True)
+            return ChangeBatch(number=current.number, position=current.position, stale=True)
         rows = await self._caller.insight.rows_of(ids)
-        return Tick(
+        return ChangeBatch(
             number=current.number,
             position=max(position, current.position),
             rows=tuple(rows),
@@ -103,8 +103,8 @@ class Changes:
         )
 
     async def _read(self) -> None:
-        """Add a tick, if anything has changed."""
-        last, verbs = self._ticks[-1], self._caller.verbs
+        """Add a batch, if anything has changed."""
+        last, verbs = self._batches[-1], self._caller.verbs
         found = await verbs.logged_changes(max(0, last.position - _OVERLAP), MOST_LINES)
         lines = [each for each in found if each.no not in self._seen]
         fresh = [each for each in lines if each.no > last.position or self._seen]
@@ -117,14 +117,14 @@ class Changes:
         read = [] if stale else await self._caller.insight.rows_of(list(ids))
         rows = self._changed(read)
         if stale or rows or position != last.position:
-            tick = Tick(
+            batch = ChangeBatch(
                 number=last.number + 1,
                 position=position,
                 rows=tuple(rows),
                 approvals=_asked(read, fresh),
                 stale=stale,
             )
-            self._ticks.append(tick)
+            self._batches.append(batch)
 
     def _changed(self, rows: Iterable[JobRow]) -> list[JobRow]:
         """Return the rows that differ from how they were last passed on."""

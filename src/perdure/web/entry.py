@@ -1,4 +1,4 @@
-"""The door to this package: a program that has no API loads no web framework."""
+"""Imports this package when it is first used: a program without an API loads no web framework."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -105,7 +105,7 @@ _TOO_SLOW: Final = "the answer took too long; it was given up"
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return what the caller is told about an error; a fault of the server is logged."""
+    """Return what the caller learns about an error; a fault of the server is logged."""
     return _of_request(error) or _of_table(error) or _fault(error)
 
 

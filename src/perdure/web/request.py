@@ -24,7 +24,7 @@ class Query(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Follower(Protocol):
-    """Answers with a stream of what changes."""
+    """Sends those who ask a stream of what changes."""
 
     async def respond(self, request: "ApiRequest", /) -> Response: ...
 

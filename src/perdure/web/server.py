@@ -1,6 +1,6 @@
 """Serves the ASGI app by uvicorn, from a program: `perdure serve`, `dev` and `demo` use it.
 
-Any other ASGI server will do. This one ends open streams as soon as it is told to stop, and refuses
+Any other ASGI server will do. This one ends open streams as soon as it has to stop, and refuses
 an address that others can reach unless the connection is encrypted, by it or by a proxy before it.
 """
 
@@ -82,7 +82,7 @@ def is_loopback(host: str) -> bool:
 async def serve(
     asgi: WebApp, settings: ServerSettings, listening: Callable[[str], Any] | None = None
 ) -> None:
-    """Serve until told to stop: by a signal, or by cancelling it.
+    """Serve until a signal or a cancellation stops it.
 
     Args:
         asgi: The app.

@@ -1,8 +1,8 @@
 """Whether the server is about to stop: open streams must end, or it waits for them for ever.
 
-uvicorn tells an application nothing until every connection has ended. It says so of itself, in
-`should_exit`; the handler of SIGTERM is a method of it while it runs. With another server, or where
-there is no handler of signals, `ServerShutdown.begin` is called by hand.
+uvicorn notifies an application only when every connection has ended. Its own `should_exit` says it
+earlier, and while it runs the handler of SIGTERM is one of its methods. With another server, or
+without a handler of signals, call `ServerShutdown.begin`.
 """
 
 import signal

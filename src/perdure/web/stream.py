@@ -1,7 +1,7 @@
-"""Server-sent events: what changes, told to those who may see it, for as long as they listen.
+"""Server-sent events: what changes is sent to those who may see it, as long as they listen.
 
-A stream holds no queue. It remembers positions, reads what is behind them, and sends that; a reader
-that is slow is told later, and one that was away too long is told to read again (`stale`). `id:` of
+A stream holds no queue. It remembers positions, reads what is behind them, and sends that. A slow
+reader gets it later, and one that was away too long is asked to read again (`stale`). The `id:` of
 an event holds the positions, so that a browser that lost its connection goes on where it was.
 
     event: jobs        {"items": [rows of jobs that changed]}
@@ -31,7 +31,7 @@ from perdure.base.errors import AccessDenied, JobError, RequestRefused
 from perdure.base.retry import idle
 from perdure.jobs.text_limits import check_given
 from perdure.web.access.principal import Permission, Principal
-from perdure.web.changes import Changes, Tick
+from perdure.web.changes import ChangeBatch, Changes
 from perdure.web.request import ApiRequest
 from perdure.web.shutdown import ServerShutdown
 from perdure.web.views import piece_view
@@ -176,7 +176,7 @@ class _Stream:
         self._jobs = {each.job for each in topics if each.kind == "job"}
         self._outputs = {each: 0 for each in topics if each.kind == "output"}
         self._ended: set[Topic] = set()
-        self._tick = 0
+        self._batch = 0
         self._position = 0
         self._workers: object = None
         self._workers_at = float("-inf")
@@ -234,35 +234,35 @@ class _Stream:
         for topic in self._outputs:
             self._outputs[topic] = known.get(str(topic), 0)
         changes = self._streams.changes
-        tick = await changes.after(known["at"]) if "at" in known else await changes.now()
-        self._tick, self._position = tick.number, tick.position
-        return [self._place(), *(self._of_tick(tick) if "at" in known else ())]
+        batch = await changes.after(known["at"]) if "at" in known else await changes.now()
+        self._batch, self._position = batch.number, batch.position
+        return [self._place(), *(self._of_batch(batch) if "at" in known else ())]
 
     async def _news(self) -> list[bytes]:
         found: list[bytes] = []
         if self._kinds - {"output"}:
-            for tick in await self._streams.changes.since(self._tick):
-                self._tick, self._position = tick.number, tick.position
-                found += self._of_tick(tick)
+            for batch in await self._streams.changes.since(self._batch):
+                self._batch, self._position = batch.number, batch.position
+                found += self._of_batch(batch)
         if "workers" in self._kinds:
             found += await self._of_workers()
         for topic in self._outputs.keys() - self._ended:
             found += await self._of_output(topic)
         return found
 
-    def _of_tick(self, tick: Tick) -> Iterator[bytes]:
-        """Yield the frames of a tick that this principal may see."""
-        if tick.stale:
+    def _of_batch(self, batch: ChangeBatch) -> Iterator[bytes]:
+        """Yield the frames of a batch that this principal may see."""
+        if batch.stale:
             yield self._frame("stale", {"stale": True})
             return
-        rows = [each for each in tick.rows if self._request.store.sees(each.tenant)]
+        rows = [each for each in batch.rows if self._request.store.sees(each.tenant)]
         if "jobs" in self._kinds and rows:
             yield self._frame("jobs", {"items": rows})
         for row in rows:
             if row.id in self._jobs:
                 yield self._frame("job", row)
         sees = self._request.store.sees
-        asked = sorted(job_id for tenant, job_id in tick.approvals if sees(tenant))
+        asked = sorted(job_id for tenant, job_id in batch.approvals if sees(tenant))
         if "approvals" in self._kinds and asked:
             yield self._frame("approvals", {"jobs": asked})
 

@@ -5,7 +5,7 @@ that is large is shown as `{"$large": {bytes, preview, href}}` instead: behind `
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +26,15 @@ from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import ENDED, LIVE, JobState, StepState
 from perdure.web.access.principal import Permission, Principal
 
+V = TypeVar("V", bound=Struct)
+
 INLINE: Final = 8 * 1024  # bytes of a payload that are shown where it occurs
+
+
+def view_of(kind: type[V], source: object, **more: Any) -> V:
+    """Return a view: `more`, and else the fields of the same name of what it shows."""
+    same = {name: getattr(source, name) for name in kind.__struct_fields__ if name not in more}
+    return kind(**same, **more)
 
 
 # Payloads
@@ -83,10 +91,7 @@ def failure_view(data: bytes | None) -> FailureView | None:
     if data is None:
         return None
     found = Failure.unpack(data)
-    fields = {
-        name: getattr(found, name) for name in FailureView.__struct_fields__ if name != "summary"
-    }
-    return FailureView(**fields, summary=found.summary())
+    return view_of(FailureView, found, summary=found.summary())
 
 
 class BudgetView(Struct, frozen=True, kw_only=True):
@@ -130,13 +135,7 @@ class TopicView(Struct, frozen=True, kw_only=True):
 
 def topic_view(topic: OutputTopic) -> TopicView:
     """Return a topic."""
-    return TopicView(
-        topic=topic.topic,
-        pieces=topic.pieces,
-        bytes=topic.size,
-        last=topic.last,
-        dropped=topic.dropped,
-    )
+    return view_of(TopicView, topic, bytes=topic.size)
 
 
 class JobDetail(JobRow, frozen=True, kw_only=True):
@@ -243,8 +242,7 @@ class EventView(Struct, frozen=True, kw_only=True):
 
 def event_view(event: JobEvent) -> EventView:
     """Return a line of a log."""
-    data = for_people(write_plain(event.data))
-    return EventView(no=event.no, type=event.type, actor=event.actor, at=event.at, data=data)
+    return view_of(EventView, event, data=for_people(write_plain(event.data)))
 
 
 class MessageView(Struct, frozen=True, kw_only=True):
@@ -258,12 +256,7 @@ class MessageView(Struct, frozen=True, kw_only=True):
 
 def message_view(message: JobMessage) -> MessageView:
     """Return a message."""
-    return MessageView(
-        no=message.no,
-        topic=message.topic,
-        payload=for_people(message.payload),
-        sent_at=message.sent_at,
-    )
+    return view_of(MessageView, message, payload=for_people(message.payload))
 
 
 class PieceView(Struct, frozen=True, kw_only=True):
@@ -280,15 +273,7 @@ class PieceView(Struct, frozen=True, kw_only=True):
 
 def piece_view(piece: OutputPiece) -> PieceView:
     """Return a piece of output."""
-    return PieceView(
-        position=piece.position,
-        kind=piece.kind,
-        step=piece.step,
-        attempt=piece.attempt,
-        at=piece.at,
-        value=for_people(piece.data),
-        discards=piece.discards,
-    )
+    return view_of(PieceView, piece, value=for_people(piece.data))
 
 
 # Effects
@@ -320,26 +305,15 @@ class EffectView(Struct, frozen=True, kw_only=True):
 
 def effect_view(effect: Effect) -> EffectView:
     """Return a line of the ledger."""
-    return EffectView(
+    return view_of(
+        EffectView,
+        effect,
         job=effect.job_id,
-        no=effect.no,
-        tenant=effect.tenant,
-        kind=effect.kind,
-        target=effect.target,
-        state=effect.state,
         step=effect.place.step,
-        key=effect.key,
-        generation=effect.generation,
-        in_doubt=effect.in_doubt,
         details=None if effect.details is None else for_people(effect.details),
         result=None if effect.result is None else for_people(effect.result),
-        problem=effect.problem,
         error=failure_view(effect.error),
         undo=None if effect.undo is None else effect.undo.step,
-        stays=effect.stays,
-        proof=effect.proof,
-        called_at=effect.called_at,
-        ended_at=effect.ended_at,
     )
 
 
@@ -419,38 +393,21 @@ class ApprovalView(Struct, frozen=True, kw_only=True):
 def approval_view(approval: Approval, person: Person, now: float) -> ApprovalView:
     """Return an approval as one person sees it."""
     action = approval.action
-    refusal = why_not(approval, person, now)
-    return ApprovalView(
-        id=approval.id,
-        tenant=approval.tenant,
+    return view_of(
+        ApprovalView,
+        approval,
         job=approval.job_id,
-        step=approval.step,
-        title=approval.title,
-        description=approval.description,
-        written_by_program=approval.written_by_program,
-        action=ActionView(
-            text=approval.title,
-            step=action.step,
-            arguments=for_people(approval.shown),
-            version=action.version,
-            revision=action.revision,
-            hash=action.hash,
+        action=view_of(
+            ActionView, action, text=approval.title, arguments=for_people(approval.shown)
         ),
         risk=approval.risk.name,
-        reasons=approval.reasons,
-        requester=approval.requester,
-        state=approval.state,
         asked_at=approval.created_at,
-        expires_at=approval.expires_at,
-        decided_at=approval.decided_at,
         edits=_edits(approval),
         votes=_votes(approval),
         needed=approval.terms.quorum,
         approvers=sorted(approval.terms.approvers),
         four_eyes=approval.terms.four_eyes,
-        escalated=approval.escalated,
-        delegates=approval.delegates,
-        may_decide=_may_decide(refusal),
+        may_decide=_may_decide(why_not(approval, person, now)),
         needs_recent_sign_in=approval.risk >= RiskLevel.HIGH,
         alone=approval.risk >= RiskLevel.HIGH or is_final(approval.reasons),
     )
@@ -465,27 +422,14 @@ def _may_decide(refusal: Refusal | None) -> MayDecide:
 def _edits(approval: Approval) -> list[EditView]:
     inputs = [*(each.before for each in approval.edits), approval.action.input]
     return [
-        EditView(
-            person=edit.person,
-            at=edit.at,
-            before=for_people(edit.before),
-            after=for_people(after),
-            raised=edit.raised,
-        )
+        view_of(EditView, edit, before=for_people(edit.before), after=for_people(after))
         for edit, after in zip(approval.edits, inputs[1:], strict=True)
     ]
 
 
 def _votes(approval: Approval) -> list[VoteView]:
     return [
-        VoteView(
-            person=each.person,
-            verdict=each.verdict,
-            at=each.at,
-            channel=each.channel,
-            reason=each.reason,
-            is_current=each.action_hash == approval.action.hash,
-        )
+        view_of(VoteView, each, is_current=each.action_hash == approval.action.hash)
         for each in approval.decisions
     ]
 

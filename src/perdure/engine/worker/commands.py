@@ -1,8 +1,8 @@
-"""Answers what operators ask of a worker: to drain, to show its processes, to kill one of them.
+"""Commands of operators to a worker: to drain, to show its processes, to kill one of them.
 
 A command is a row of the store. The agenda, which is read anyway, says whether there is one, so an
 idle worker spends nothing on it. A command is carried out first and answered then. If the worker
-dies in between, nobody answers, and the operator is told so after a while; a command whose time is
+dies in between, nobody answers, and the operator gets an error in the end; a command whose time is
 over is never carried out. A command that is carried out twice, since the store failed before the
 answer was written, does no harm: to drain again changes nothing, and a pid is never used again.
 """
@@ -59,7 +59,7 @@ async def _answer(node: WorkerNode, command: WorkerCommand) -> WorkerAnswer:
         return WorkerAnswer(refused=str(error))
     except StoreError:
         raise  # it is tried again when the store answers
-    except Exception as error:  # noqa: BLE001 - whatever it was, the operator is told
+    except Exception as error:  # noqa: BLE001 - whatever it was, the operator learns of it
         _log.exception("%s of this worker", command.action)
         return WorkerAnswer(refused=f"{type(error).__name__}: {safe_text(error, str)}")
 

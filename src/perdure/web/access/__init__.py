@@ -1,1 +1,1 @@
-"""Who may do what over HTTP: principals, tokens, sessions, limits, and the door to one tenant."""
+"""Who may do what over HTTP: principals, tokens, sessions, limits, and the store of one tenant."""

@@ -1,7 +1,7 @@
 """The headers that every answer has, so that a browser does only what our own pages need.
 
 Nothing inline runs, nothing is loaded from elsewhere, no other site may show our pages in a frame,
-and no address, which may hold a secret, is told to another site.
+and no other site learns our addresses, which may hold secrets.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def with_headers(given: Iterable[tuple[bytes, bytes]], scheme: str) -> RawHeader
 
     Args:
         given: The headers so far.
-        scheme: "https", or "http", over which a browser must not be told to insist on TLS.
+        scheme: "https", or "http", over which a browser must not be made to insist on TLS.
     """
     listed = list(given)
     known = {name.lower() for name, _ in listed}

@@ -1,4 +1,4 @@
-"""The only door from HTTP to the store: one principal, and with it one tenant.
+"""The only way from HTTP to the store: for one principal, and with it one tenant.
 
 A route gets a `TenantHandle` and nothing else of the store. The tenant is that of the principal,
 which comes from the credential; no method takes one. Whatever belongs to another tenant is not

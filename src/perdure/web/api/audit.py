@@ -8,6 +8,7 @@ from perdure.jobs.audit import AuditHead, AuditRow, Broken
 from perdure.web.access.principal import Permission
 from perdure.web.paging import checked_limit, cursor_of, number_place
 from perdure.web.request import Answer, ApiRequest, Page, Paged, Route
+from perdure.web.views import view_of
 
 
 class AuditView(Struct, frozen=True, kw_only=True):
@@ -53,9 +54,7 @@ async def list_entries(request: ApiRequest) -> Answer:
 
 
 def _view(row: AuditRow) -> AuditView:
-    entry = row.entry
-    fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
-    return AuditView(**fields, hash=row.hash)
+    return view_of(AuditView, row.entry, hash=row.hash)
 
 
 async def verify(request: ApiRequest) -> Answer:

@@ -19,14 +19,13 @@ from perdure.jobs.listing import JobRow, job_row
 from perdure.jobs.model import JobQuery, JournalEntry
 from perdure.jobs.payload import stand_in_of
 from perdure.jobs.plan import Plan
-from perdure.jobs.query_text import LONGEST, QueryWords, Suggestion, complete
+from perdure.jobs.query_text import LONGEST, QueryWords, Suggestion, complete, parse
 from perdure.jobs.redaction import for_people
 from perdure.jobs.state import StepState
 from perdure.jobs.text_limits import check_given
 from perdure.jobs.transcript import ModelTurn, TranscriptTurn, TurnKind, turns
 from perdure.web.access.principal import Permission
-from perdure.web.job_query import JobFilter, JobList, job_query
-from perdure.web.paging import checked_limit, cursor_of, number, number_place
+from perdure.web.paging import checked_limit, cursor_of, newest_place, number, number_place
 from perdure.web.request import Answer, ApiRequest, Page, Paged, Priority, Query, Route
 from perdure.web.views import (
     EffectView,
@@ -74,6 +73,32 @@ class JobCounts(Struct, frozen=True, kw_only=True):
 
 
 # Lists
+
+
+class JobFilter(Query, frozen=True, kw_only=True):
+    """Which jobs: `state:failed name:migrate label.team:data`; empty: all of them."""
+
+    q: str = ""
+
+
+class JobList(JobFilter, frozen=True, kw_only=True):
+    """Which jobs, and which page of them."""
+
+    limit: int = 50
+    cursor: str | None = None
+
+
+def job_query(given: JobFilter) -> JobQuery:
+    """Return the query of a request.
+
+    Raises:
+        QueryError: The text is no query.
+        RequestRefused: The page cannot be asked for.
+    """
+    query = parse(given.q)
+    if not isinstance(given, JobList):
+        return query
+    return replace(query, limit=checked_limit(given.limit), before=newest_place(given.cursor))
 
 
 async def list_jobs(request: ApiRequest) -> Answer:

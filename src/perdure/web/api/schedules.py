@@ -12,7 +12,7 @@ from perdure.jobs.text_limits import check_given
 from perdure.web.access.principal import Permission
 from perdure.web.api.jobs import created
 from perdure.web.request import Answer, ApiRequest, Page, Priority, Route
-from perdure.web.views import JobDetail
+from perdure.web.views import JobDetail, view_of
 
 _PATH: Final = "/api/v1/schedules"
 _AHEAD: Final = 5  # times that are shown
@@ -76,13 +76,9 @@ class ScheduleBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def _view(schedule: Schedule, now: float) -> ScheduleView:
     job = schedule.job
-    return ScheduleView(
-        name=schedule.name,
-        tenant=schedule.tenant,
-        cron=schedule.cron,
-        timezone=schedule.timezone,
-        catch_up=schedule.catch_up,
-        paused=schedule.paused,
+    return view_of(
+        ScheduleView,
+        schedule,
         job=job.name,
         version=job.version,
         arguments=for_people(job.input),
@@ -92,7 +88,6 @@ def _view(schedule: Schedule, now: float) -> ScheduleView:
         user=job.user,
         explained=check_cron(schedule.cron, schedule.timezone),
         next=[] if schedule.paused else _next_times(schedule, now),
-        last_at=schedule.last_at,
     )
 
 

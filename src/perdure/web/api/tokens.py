@@ -1,11 +1,11 @@
 """Tokens of programs and people: made, listed and revoked by an admin of their tenant."""
 
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 
-from perdure.web.access.principal import Permission, Role
-from perdure.web.access.tokens import LIFETIME, NewToken, Token
+from perdure.web.access.principal import Permission
+from perdure.web.access.tokens import NewToken, Token
 from perdure.web.request import Answer, ApiRequest, Page, Route
 
 
@@ -15,15 +15,8 @@ class TokenPage(Page, frozen=True, kw_only=True):
     items: list[Token]
 
 
-class NewTokenBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewTokenBody(NewToken, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A token to be made; `lifetime` is in seconds, `scopes` limit what the roles allow."""
-
-    name: str
-    roles: tuple[Role, ...]
-    kind: Literal["person", "service"] = "service"
-    principal: str = ""
-    scopes: tuple[Permission, ...] | None = None
-    lifetime: float = LIFETIME
 
 
 class MadeTokenView(Struct, frozen=True, kw_only=True):
@@ -41,16 +34,7 @@ async def list_tokens(request: ApiRequest) -> Answer:
 
 async def create_token(request: ApiRequest) -> Answer:
     """Make a token."""
-    body: NewTokenBody = request.body
-    asked = NewToken(
-        name=body.name,
-        roles=body.roles,
-        kind=body.kind,
-        principal=body.principal,
-        scopes=body.scopes,
-        lifetime=body.lifetime,
-    )
-    made = await request.store.create_token(asked)
+    made = await request.store.create_token(request.body)
     where = {"location": request.href(f"/api/v1/tokens/{made.token.id}")}
     return Answer(MadeTokenView(token=made.token, secret=made.secret), 201, where)
 

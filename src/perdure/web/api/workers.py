@@ -9,6 +9,7 @@ from perdure.jobs.fleet import FleetWorker
 from perdure.jobs.worker_command import WorkerAction
 from perdure.web.access.principal import Permission
 from perdure.web.request import Answer, ApiRequest, Page, Route
+from perdure.web.views import view_of
 
 # Workers that have been silent for longer are no longer shown; most are forgotten before.
 _SHOWN: Final = 7 * 86400.0
@@ -66,18 +67,10 @@ async def list_workers(request: ApiRequest) -> Answer:
 
 def _view(worker: FleetWorker) -> WorkerView:
     known = worker.definitions
-    return WorkerView(
-        id=worker.id,
-        host=worker.host,
-        pid=worker.pid,
-        started_at=worker.started_at,
-        silent_for=worker.silent_for,
+    return view_of(
+        WorkerView,
+        worker,
         stale=worker.silent_for > SILENT,
-        queues=worker.queues,
-        concurrency=worker.concurrency,
-        running=worker.running,
-        draining=worker.draining,
-        allow_kill=worker.allow_kill,
         jobs=None
         if known is None
         else [
