@@ -20,7 +20,8 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", *words],
         cwd=folder,
-        env=environment(folder),
+        # Without the plugins of our own tests, which a project does not have and which load slowly.
+        env=environment(folder) | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=LONGEST_WAIT,

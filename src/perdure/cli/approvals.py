@@ -45,7 +45,7 @@ ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="List what jobs ask people, and answer.", no_args_is_help=True)
+    group = typer.Typer(help="List and answer what jobs ask people.", no_args_is_help=True)
     group.command("list")(list_approvals)
     for command in (show, approve, reject, delegate):
         group.command()(command)

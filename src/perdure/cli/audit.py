@@ -25,7 +25,7 @@ from perdure.jobs.audit import INSTALLATION, AuditHead, AuditReport, AuditRow
 from perdure.web.access.audit_trail import verify_audit
 
 TenantOption: TypeAlias = Annotated[
-    str | None, typer.Option(help="Whose log; of `list`, without it that of the installation.")
+    str | None, typer.Option(help="Whose log; without it, `list` shows that of the installation.")
 ]
 
 
@@ -73,7 +73,7 @@ def verify(
     tenant: TenantOption = None,
     expect: Annotated[
         str | None,
-        typer.Option(metavar="NO:HASH", help="A head of --tenant that you noted elsewhere."),
+        typer.Option(metavar="NO:HASH", help="An entry that you noted elsewhere, to compare with."),
     ] = None,
     url: UrlOption = None,
     app: AppOption = None,
@@ -111,7 +111,9 @@ def _say(report: AuditReport) -> None:
         say(f"{_whose(head.tenant)}: {counted(head.no, 'entry')}, head {head.no}:{head.hash}")
     for each in report.broken:
         say(f"{_whose(each.tenant)}: BROKEN at entry {each.no}: {each.why}")
-    if report.ok:
+    if report.ok and not report.entries:
+        say("The audit log is empty.")
+    elif report.ok:
         are = "is as it was" if report.entries == 1 else "are as they were"
         say(f"{counted(report.entries, 'entry')} {are} written.")
 

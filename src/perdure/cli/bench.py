@@ -20,7 +20,16 @@ import typer
 
 from perdure.app import App
 from perdure.base.clock import SystemClock
-from perdure.cli.output import Format, FormatOption, WorkDone, give_one, perform, progress, show
+from perdure.cli.output import (
+    Format,
+    FormatOption,
+    WorkDone,
+    counted,
+    give_one,
+    perform,
+    progress,
+    show,
+)
 from perdure.cli.target import UrlOption, spelled
 from perdure.engine.settings import WorkerSettings
 from perdure.store.open import drop_schema
@@ -37,7 +46,9 @@ def add_to(app: typer.Typer) -> None:
 
 def bench(
     *,
-    jobs: Annotated[int, typer.Option(min=1, max=10_000, help="Jobs at once.")] = TOGETHER,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=10_000, help="How many jobs run at once.")
+    ] = TOGETHER,
     url: UrlOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
@@ -49,7 +60,12 @@ def bench(
         found = perform(_measured, place, jobs, work)
     found = {"store": spelled(url) if url else "a temporary SQLite file", **found}
     if not give_one(found, output, "store"):
-        show(*(f"{name.replace('_', ' '):<22} {value}" for name, value in found.items()))
+        show(
+            f"store      {found['store']}",
+            f"one job    a step takes {found['step_ms_p50']} ms (99 %: {found['step_ms_p99']} ms)",
+            f"{counted(jobs, 'job'):<10} {found['steps_per_second']:,} steps and "
+            f"{found['jobs_per_second']:,} jobs a second, at once",
+        )
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 A flag counts before the environment (`PERDURE_URL`), that before the nearest `perdure.toml`, and
 that before `[tool.perdure]` of `pyproject.toml`. What the files say is put into the environment of
 this program where the environment says nothing, so every command, and every program that it starts,
-finds it there. A secret belongs into the environment, or into a file that `PERDURE_URL_FILE` names.
+finds it there. A secret belongs in the environment, or in a file that `PERDURE_URL_FILE` names.
 """
 
 import os
@@ -37,13 +37,13 @@ PYPROJECT: Final = "pyproject.toml"
 SETTINGS: Final[dict[str, tuple[str, str]]] = {
     "url": ("The store of the jobs.", ""),
     "app": ("The app, as module:app.", ""),
-    "concurrency": ("How many jobs a worker runs at once.", ""),
+    "concurrency": ("How many jobs a worker runs at once; by default as the app says.", ""),
     "log_format": ("Of a worker: console or json.", "console"),
     "log_level": ("Of a worker: debug, info, warning or error.", "info"),
     "metrics_host": ("Where a worker serves its metrics.", "127.0.0.1"),
     "metrics_port": ("The port of the metrics of a worker.", ""),
     "host": ("Where `perdure serve` listens.", "127.0.0.1"),
-    "port": ("The port of `perdure serve` and `perdure dev`.", ""),
+    "port": ("The port of `perdure serve` and `perdure dev`.", "8080"),
     "encryption_keys": ("The keys that encrypt payloads; not in a file of the project.", ""),
     "encryption_keys_file": ("The file that has these keys.", ""),
 }
@@ -180,7 +180,7 @@ def _safe_url(path: Path, url: str) -> str:
     """Return a URL of a file: without a password, and relative to the file."""
     if urlsplit(url).password:
         where = f"set PERDURE_URL, or PERDURE_URL{FILE} to the path of a file with the URL"
-        refuse(f"{path}: a password does not belong into this file: {where}", Code.USAGE)
+        refuse(f"{path}: a password does not belong in this file: {where}", Code.USAGE)
     name = url.removeprefix("sqlite:///")
     if name == url or name.startswith("/") or path.parent == Path.cwd():
         return url

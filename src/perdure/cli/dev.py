@@ -19,7 +19,7 @@ import typer
 from perdure.base.retry import pause
 from perdure.cli.local_page import new_link, serve_locally
 from perdure.cli.output import Code, refuse, say
-from perdure.cli.target import ConfiguredApp, UrlOption, load_app, spelled
+from perdure.cli.target import ConfiguredApp, UrlOption, load_app, spelled, which_app
 from perdure.client import Client
 
 LOOK_EVERY: Final = 0.25  # seconds between two looks at the files
@@ -36,12 +36,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def dev(
-    app: ConfiguredApp,
+    app: ConfiguredApp = None,
     *,
     port: Annotated[
         int,
         typer.Option(
-            min=0, max=65535, envvar="PERDURE_PORT", help="The port of the page; 0 takes any."
+            min=0,
+            max=65535,
+            envvar="PERDURE_PORT",
+            help="The port of the page; 0 takes any free one.",
         ),
     ] = 8080,
     reload: Annotated[
@@ -50,9 +53,10 @@ def dev(
     url: UrlOption = None,
 ) -> None:
     """Run an app with its worker and the page until Ctrl-C, for development on this machine."""
+    name = which_app(app)
     # With a URL the code is left to the worker, and the page is there sooner.
-    store = url or load_app(app).url
-    worker = DevWorker(app, store)
+    store = url or load_app(name).url
+    worker = DevWorker(name, store)
     try:
         asyncio.run(_developed(Client(store), worker, port, Path.cwd() if reload else None))
     except* KeyboardInterrupt:

@@ -278,7 +278,7 @@ async def _unserved(store: Store) -> list[Finding]:
 def _must_be_there(store: Store) -> None:
     """Raise JobError if the store does not exist: opening it would create an empty one."""
     if store.path is not None and not store.path.exists():
-        raise JobError(f"there is no file {store.path}; it is created when a job is submitted")
+        raise JobError(f"there is no file {store.path} yet: nothing to check")
 
 
 def _code(app: "App | None") -> Iterator[Finding]:

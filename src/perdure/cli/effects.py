@@ -89,7 +89,7 @@ def resolve(  # noqa: PLR0913  an option is a parameter
     result: Annotated[
         str | None, typer.Option(help="With --happened: the result, as JSON.")
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", "-r", help="How you know.")] = "",
+    reason: Annotated[str, typer.Option("--reason", "-r", help="How you know what happened.")] = "",
     by: Annotated[str, typer.Option("--by", help="Who decides; by default you.")] = "",
     url: UrlOption = None,
     app: AppOption = None,

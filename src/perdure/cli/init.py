@@ -91,7 +91,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where to; it is created.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(help="The folder to write it to; it is created.")
+    ] = Path(),
     *,
     output: FormatOption = Format.TABLE,
 ) -> None:

@@ -38,14 +38,18 @@ def migrate(
     sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL that is missing.")] = False,
     rls: Annotated[
         str | None,
-        typer.Option(metavar="ROLE", help="Let this role read the rows of one tenant, by RLS."),
+        typer.Option(
+            metavar="ROLE", help="Let this role of PostgreSQL read only the rows of one tenant."
+        ),
     ] = None,
     url: UrlOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Bring the schema of a store up to date; a new store is created."""
     if not url:
-        refuse("which store? Pass --url, or set PERDURE_URL", Code.USAGE)
+        refuse(
+            "which store? Pass --url, set PERDURE_URL, or write `url` into perdure.toml", Code.USAGE
+        )
     found = perform(_pending, url)
     if sql:
         for each in found:

@@ -42,7 +42,7 @@ def _group() -> None:
 
 @ops.command()
 def export(
-    what: Annotated[OpsFile, typer.Argument(help="Which file; it is written to standard output.")],
+    what: Annotated[OpsFile, typer.Argument(metavar="FILE", help="Which file; it is printed.")],
 ) -> None:
     """Print alert rules, a dashboard, a systemd unit, a Dockerfile or Kubernetes manifests."""
     pour(ops_file(what))

@@ -34,7 +34,7 @@ def serve(  # noqa: PLR0913  an option is a parameter
     port: Annotated[
         int,
         typer.Option(
-            min=0, max=65535, envvar="PERDURE_PORT", help="The port; 0 takes any that is free."
+            min=0, max=65535, envvar="PERDURE_PORT", help="The port; 0 takes any free one."
         ),
     ] = 8080,
     tls_cert: Annotated[
@@ -45,9 +45,13 @@ def serve(  # noqa: PLR0913  an option is a parameter
     ] = None,
     trusted_proxy: Annotated[
         str,
-        typer.Option(help="Addresses of proxies that encrypt, and whose headers are believed."),
+        typer.Option(
+            help="Addresses of proxies that encrypt; their X-Forwarded headers are trusted."
+        ),
     ] = "",
-    root_path: Annotated[str, typer.Option(help="The prefix at which a proxy serves it.")] = "",
+    root_path: Annotated[
+        str, typer.Option(help="The path at which a proxy serves it, such as `/ops`.")
+    ] = "",
     url: UrlOption = None,
     app: AppOption = None,
 ) -> None:

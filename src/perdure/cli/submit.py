@@ -1,5 +1,8 @@
 """`perdure submit`: submits a job, which any worker then runs."""
 
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +34,7 @@ from perdure.cli.target import (
     read_file,
     read_labels,
     settled,
+    which_app,
 )
 from perdure.engine.handle import Handle
 from perdure.jobs.failure import Failure
@@ -72,7 +76,9 @@ def submit(  # noqa: PLR0913  an option is a parameter
     delay: Annotated[
         float | None,
         typer.Option(
-            parser=required_seconds, metavar="DURATION", help="Do not start earlier, such as `10m`."
+            parser=required_seconds,
+            metavar="DURATION",
+            help="Start after this time, such as `10m`.",
         ),
     ] = None,
     deadline: Annotated[
@@ -115,12 +121,7 @@ def _app_and_job(words: list[str], app: str | None, *, has_plan: bool) -> tuple[
             "with --plan file.json; the app may also be that of PERDURE_APP or perdure.toml",
             Code.USAGE,
         )
-    name = words[0] if words else app
-    if name is None:
-        refuse(
-            "which app? Pass module:app, set PERDURE_APP, or write it into perdure.toml", Code.USAGE
-        )
-    return name, job
+    return which_app(words[0] if words else app), job
 
 
 async def _submit(
@@ -130,7 +131,8 @@ async def _submit(
     output: Format,
 ) -> Code:
     try:
-        handle = await _submitted(app, *what)
+        with _said_once():
+            handle = await _submitted(app, *what)
         _warn_if_unserved(handle)
         wait, timeout = patience
         if not wait:
@@ -143,6 +145,18 @@ async def _submit(
         return code_of_end(job.state)
     finally:
         await app.close()
+
+
+@contextmanager
+def _said_once() -> Generator[None]:
+    """Keep the engine from logging that nobody serves a job: this command says it itself."""
+    logger = logging.getLogger("perdure.jobs")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 async def _submitted(app: App, name: str | None, text: str, options: dict[str, Any]) -> Handle[Any]:
@@ -160,7 +174,7 @@ async def _submitted(app: App, name: str | None, text: str, options: dict[str, A
 
 def _warn_if_unserved(handle: Handle[Any]) -> None:
     if handle.unserved is not None:
-        warn(f"{handle.unserved}: the job waits; start a worker with `perdure worker`")
+        warn(f"{handle.unserved}: the job waits until one is started with `perdure worker`")
 
 
 def _sentence(handle: Handle[Any]) -> str:

@@ -36,11 +36,11 @@ def import_from_here() -> str:
 
 
 ConfiguredApp: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        metavar="MODULE:APP",
+        metavar="[MODULE:APP]",
         envvar="PERDURE_APP",
-        help="The app, such as `billing.jobs:app`.",
+        help="The app, such as `billing.jobs:app`, unless a setting names it.",
     ),
 ]
 UrlOption: TypeAlias = Annotated[
@@ -65,6 +65,17 @@ LabelOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--label", "-l", metavar="NAME=VALUE", help="A label of the job; repeatable."),
 ]
+
+
+def which_app(name: str | None) -> str:
+    """Return the name of the app that is needed; exit if there is none."""
+    if name is None:
+        refuse(
+            "which app? Pass module:app, set PERDURE_APP, or write `app` into perdure.toml; "
+            "`perdure init` writes a project to start from",
+            Code.USAGE,
+        )
+    return name
 
 
 def load_app(name: str, url: str | None = None) -> "App":
@@ -118,7 +129,7 @@ def _check_exists(url: str) -> None:
         refuse(str(error), Code.USAGE)
     if store.path is not None and not store.path.exists():
         refuse(
-            f"there is no file {store.path}; it is created when the first job is submitted",
+            f"there is no file {store.path} yet; `perdure dev`, `worker` and `submit` create it",
             Code.NOT_FOUND,
         )
 

@@ -36,7 +36,7 @@ from perdure.web.access.tokens import (
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="Make, list and revoke tokens of the API.", no_args_is_help=True)
+    group = typer.Typer(help="Create, list and revoke tokens of the API.", no_args_is_help=True)
     group.command()(create)
     group.command("list")(list_tokens)
     group.command()(revoke)
@@ -54,10 +54,11 @@ def create(  # noqa: PLR0913  an option is a parameter
     *,
     role: Annotated[list[Role], typer.Option(help="What it may do; repeatable.")],
     tenant: Annotated[
-        str | None, typer.Option(help="The one tenant that it opens; without it, all.")
+        str | None, typer.Option(help="The only tenant that it gives access to; by default all.")
     ] = None,
     person: Annotated[
-        str, typer.Option(help="Whose it is, to sign in and to decide; without it, a program's.")
+        str,
+        typer.Option(help="The person who signs in and decides with it; by default a program's."),
     ] = "",
     scope: Annotated[
         list[Permission] | None, typer.Option(help="Allow only this; repeatable.")
@@ -96,7 +97,7 @@ async def _create(caller: Caller, asked: NewToken, tenant: str | None) -> MadeTo
 
 def list_tokens(
     *,
-    tenant: Annotated[str | None, typer.Option(help="Of one tenant only.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,

@@ -16,7 +16,7 @@ from perdure.base import telemetry
 from perdure.base.errors import JobError, StoreError
 from perdure.base.telemetry import Event, Values
 from perdure.cli.output import Code, code_of, refuse
-from perdure.cli.target import ConfiguredApp, UrlOption, load_app, spelled
+from perdure.cli.target import ConfiguredApp, UrlOption, load_app, spelled, which_app
 from perdure.engine.events import JOB_END, JOB_PARK
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.worker.worker import (
@@ -48,7 +48,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def worker(  # noqa: PLR0913  an option is a parameter
-    app: ConfiguredApp,
+    app: ConfiguredApp = None,
     *,
     concurrency: Annotated[
         int | None,
@@ -69,7 +69,7 @@ def worker(  # noqa: PLR0913  an option is a parameter
         typer.Option(envvar="PERDURE_LOG_FORMAT", help="Lines for people, or JSON for programs."),
     ] = LogFormat.CONSOLE,
     log_level: Annotated[
-        str, typer.Option(envvar="PERDURE_LOG_LEVEL", help="The least important level.")
+        str, typer.Option(envvar="PERDURE_LOG_LEVEL", help="The lowest level that is logged.")
     ] = "info",
     metrics_port: Annotated[
         int | None,
@@ -77,7 +77,7 @@ def worker(  # noqa: PLR0913  an option is a parameter
             min=0,
             max=65535,
             envvar="PERDURE_METRICS_PORT",
-            help="Serve /metrics, /healthz and /readyz on this port; 0: on any.",
+            help="Serve /metrics, /healthz and /readyz on this port; 0: any.",
         ),
     ] = None,
     metrics_host: Annotated[
@@ -93,13 +93,13 @@ def worker(  # noqa: PLR0913  an option is a parameter
     ] = False,
     url: UrlOption = None,
 ) -> None:
-    """Run the jobs of an app until told to stop.
+    """Run the jobs of an app until it is stopped.
 
     The first Ctrl-C or SIGTERM lets every job reach a safe point, a second one stops at once.
     If a worker dies, no work is lost: another worker continues its jobs.
     """
     configure(log_format.value, logging.DEBUG if verbose else _level(log_level))
-    loaded = load_app(app, url)
+    loaded = load_app(which_app(app), url)
     _choose_queues(loaded, queue)
     settings = loaded.worker_settings
     if concurrency is not None:

@@ -49,7 +49,9 @@ def add_to(app: typer.Typer) -> None:
 
 def demo(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Without a page; end by itself.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="End by itself, without serving the page.")
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print the totals as JSON on the last line; no page.")
     ] = False,
@@ -60,7 +62,7 @@ def demo(
         ),
     ] = 1.0,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any.")
+        int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any free one.")
     ] = 0,
 ) -> None:
     """Kill workers at the worst moments, and show that nothing is lost and nothing done twice.

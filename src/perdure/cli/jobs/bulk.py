@@ -51,12 +51,12 @@ SomeJobs: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[JOB]...",
-        help="Jobs; `-` reads ids from standard input. Without, all that the options choose.",
+        help="Ids of jobs; `-` reads them from standard input. Without any, the options choose.",
     ),
 ]
 AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="All jobs of the store.")]
 DryRunOption: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Only list what would be done, and what refused.")
+    bool, typer.Option("--dry-run", help="Only list what would be done, and what would be refused.")
 ]
 Doing: TypeAlias = Callable[..., Awaitable[None]]  # with the handle of a job
 
