@@ -16,7 +16,7 @@ from perdure.cli.demo.harness import LOOK_EVERY, Demo, DemoWorker, Heading, Serv
 from perdure.cli.tree_lines import branches
 from perdure.engine.handle import Handle
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.budget import BudgetLimits
+from perdure.jobs.budget import BudgetLimits, ModelUsage
 from perdure.jobs.state import ENDED, JobState
 from perdure.otp.supervision.spec import ChildSpec, child
 from perdure.otp.supervision.supervisor import Supervisor
@@ -27,6 +27,7 @@ ANSWERS: Final = (
     "The ferry costs 2,400 USD and takes three days. Now I compare the train.",
     "The train costs 1,900 USD, but leaves on Fridays only. One more question, and I am done.",
 )
+QUOTES: Final = {"ferry": "2,400 USD, three days", "train": "1,900 USD, on Fridays"}
 USD_OF_A_CALL: Final = 0.02
 BUDGET: Final = BudgetLimits(usd=0.05, calls=10)
 ROWS: Final = 900
@@ -45,22 +46,7 @@ TREE = Heading(
 
 def add_showcase(app: App, client: ServiceClient) -> None:
     """Define the steps and jobs that the page shows."""
-
-    @app.step
-    async def think(ctx: StepContext, turn: int) -> str:
-        async with ctx.spend(usd=USD_OF_A_CALL, calls=1) as spent:
-            for word in ANSWERS[turn].split():
-                ctx.emit(word + " ", topic="tokens")
-                await sleep(0.05 * client.pace)
-            await spent.settle(usd=USD_OF_A_CALL, tokens=40 + 7 * turn, calls=1)
-        return ANSWERS[turn]
-
-    @app.job(budget=BUDGET)
-    async def find_shipping(task: str) -> str:
-        said = task
-        for turn in range(len(ANSWERS)):
-            said = await think(turn)
-        return said
+    _add_agent(app, client)
 
     @app.step
     async def import_rows(ctx: StepContext, rows: int) -> int:
@@ -72,6 +58,33 @@ def add_showcase(app: App, client: ServiceClient) -> None:
     @app.job
     async def import_archive(rows: int) -> int:
         return await import_rows(rows)
+
+
+def _add_agent(app: App, client: ServiceClient) -> None:
+    @app.step
+    async def think(ctx: StepContext, turn: int) -> str:
+        async with ctx.spend(usd=USD_OF_A_CALL, calls=1) as spent:
+            for word in ANSWERS[turn].split():
+                ctx.emit(word + " ", topic="tokens")
+                await sleep(0.05 * client.pace)
+            used = ModelUsage(model="a script", input_tokens=400 + 90 * turn, output_tokens=40)
+            await spent.settle(usd=USD_OF_A_CALL, calls=1, usage=used)
+        return ANSWERS[turn]
+
+    @app.step
+    async def quote(way: str) -> str:
+        await sleep(0.3 * client.pace)
+        return QUOTES[way]
+
+    @app.job(budget=BUDGET)
+    async def find_shipping(task: str) -> str:
+        said = task
+        for turn in range(len(ANSWERS)):
+            said = await think(turn)
+            for way in QUOTES:
+                if way in said.rpartition(". ")[2]:  # what it wants to know next
+                    await quote(way)
+        return said
 
 
 # The processes beside the jobs.
