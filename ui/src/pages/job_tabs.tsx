@@ -422,11 +422,11 @@ export function Raw({ job }: { job: JobDetail }) {
   return (
     <div>
       <div class="toolbar">
-        <p class="says">The job as the API tells it.</p>
+        <p class="says">The job as the API shows it.</p>
         <span class="spring" />
         {may("jobs.export") && <a class="button" href={address(`jobs/${part(job.id)}/export`)} download={`${job.name}-${job.id}.json`}><Icon name="download" size={14} /> Export the bundle</a>}
       </div>
-      {may("jobs.export") && <p class="muted small">A bundle holds journal, payloads, effects and events. <code>perdure jobs replay FILE</code> runs it again on your machine, without any effect.</p>}
+      {may("jobs.export") && <p class="muted small">A bundle holds journal, payloads, effects and events. <code>perdure jobs import FILE</code> shows it in another store, where nothing runs it.</p>}
       <Payload title="Job" value={job as unknown as Json} name={`${job.name}-${job.id}`} />
     </div>
   );
