@@ -443,10 +443,22 @@ class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
         async def body() -> Any:
             return await self._run(params)
 
-        kind = type(self._operation.operation_id).__name__.removesuffix("Id").lower()
-        toolset = getattr(self._operation.operation_id, "toolset_id", "")
-        key = key_of(here, run.run_id, run.run_step, toolset, run.tool_call_id, about)
-        return await here.call(f"{kind}", body, key=key, raises=_RAISES)
+        id = self._operation.operation_id
+        kind = _OTHERS.get(type(id).__name__, "other")
+        where = getattr(id, "toolset_id", "") or getattr(id, "capability_id", "")
+        key = key_of(here, run.run_id, run.run_step, where, run.tool_call_id, about)
+        return await here.call(kind, body, key=key, raises=_RAISES)
+
+
+# How the steps of other operations are named.
+_OTHERS: Final = {
+    "ToolsetGetToolsId": "tools",
+    "ToolsetGetInstructionsId": "instructions",
+    "ToolsetValidateToolArgumentsId": "validate",
+    "EventStreamHandlerId": "event",
+    "CapabilityOperationId": "capability",
+    "ModelCancelSuspendedResponseId": "cancel_response",
+}
 
 
 def _about_event(event: Any) -> str:

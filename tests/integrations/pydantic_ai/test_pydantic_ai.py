@@ -304,6 +304,35 @@ async def test_run_stream_and_the_events_of_tools_are_emitted(app: App) -> None:
     assert model.calls == 2
 
 
+@durable
+async def test_a_stream_that_breaks_is_taken_back_and_begins_again_as_another_attempt(
+    app: App,
+) -> None:
+    calls: list[int] = []
+
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        calls.append(1)
+        yield "one "
+        if len(calls) == 1:
+            raise ModelHTTPError(503, "m")
+        yield "two"
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(stream_function=stream, model_name="m"),
+        name="ann",
+        capabilities=[PerdureDurability(stream=True)],
+    )
+    job = answering(app, agent)
+    async with app.running():
+        handle = await app.submit(job("?"))
+        await handle.send("go")
+        assert await handle.result("20s") == "one two"
+    pieces = [piece async for piece in handle.stream()]
+    values = [piece for piece in pieces if piece.kind == "value" and piece.step]
+    assert {piece.attempt for piece in values} == {2}
+    assert "".join(_text(piece.value) for piece in values) == "one two"
+
+
 # Money and errors
 
 
