@@ -110,8 +110,9 @@ LIMIT :limit
 -- name: overlapping_runs
 -- A run of a schedule has a key that begins with its name: `nightly@2026-05-01T02:00:00Z`.
 SELECT max(job.id), 'schedule ' || schedule.name || ' has ' || count(*) || ' runs that have not ended'
-FROM schedule
-JOIN job ON job.tenant = schedule.tenant AND job.ended_at IS NULL
+FROM lease
+JOIN job ON job.id = lease.job_id
+JOIN schedule ON schedule.tenant = job.tenant
   AND substr(job.key, 1, length(schedule.name) + 1) = schedule.name || '@'
 GROUP BY schedule.tenant, schedule.name
 HAVING count(*) > 1
