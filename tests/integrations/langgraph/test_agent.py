@@ -17,12 +17,14 @@ pytest.importorskip("langchain.agents")
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph, add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, Send, interrupt
+from pydantic import BaseModel
 
 from perdure import JobContext
 from perdure.app import App
@@ -279,6 +281,75 @@ async def test_a_tool_of_high_risk_waits_for_a_person_whose_no_goes_to_the_model
         said = await handle.result("20s")
     assert said[2] == "tool: ann rejected the call of drop: too dear"
     assert said[4] == "tool: dropped c"
+
+
+# Sub-agents and structured answers
+
+
+@durable
+async def test_the_calls_of_a_sub_agent_are_steps_too_and_a_plain_tool_may_block(app: App) -> None:
+    @tool
+    def count(word: str) -> int:
+        """Count letters, in a thread."""
+        return len(word)
+
+    scripted = ScriptedModel(script=[calls(("1", "count", {"word": "four"})), says("4 letters")])
+    expert = create_agent(scripted, [count], middleware=[PerdureMiddleware(agent="expert")])
+
+    @tool
+    async def ask_expert(word: str) -> str:
+        """Ask an expert."""
+        state = await expert.ainvoke({"messages": [HumanMessage(word)]})
+        return str(state["messages"][-1].content)
+
+    ask_expert.metadata = {"perdure": False}
+    script = [
+        calls(*((str(n), "ask_expert", {"word": "four"}) for n in range(2))),
+        says("done"),
+    ]
+    middleware = [PerdureMiddleware(agent="boss")]
+    agent = create_agent(ScriptedModel(script=script), [ask_expert], middleware=middleware)
+
+    @app.job
+    async def talk(ctx: JobContext) -> list[str]:
+        state = await run_graph(ctx, agent, GO)
+        await ctx.receive("go")
+        return [str(each.content) for each in state["messages"]]
+
+    async with app.running():
+        handle = await app.submit(talk())
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")  # it is replayed
+        assert await handle.result("20s") == ["go", "", "4 letters", "4 letters", "done"]
+    steps = [each.id for each in await handle.journal() if each.kind == "step"]
+    assert len(steps) == len(set(steps)) == 2 + 2 * 3
+    assert sum("call:chat:expert" in each for each in steps) == 4
+
+
+class City(BaseModel):
+    """What an agent is asked for."""
+
+    name: str
+
+
+@durable
+async def test_a_structured_answer_comes_back_as_its_type(app: App) -> None:
+    model = ScriptedModel(script=[calls(("1", "City", {"name": "Rome"}))])
+    agent = create_agent(
+        model, [], middleware=[PerdureMiddleware()], response_format=ToolStrategy(City)
+    )
+
+    @app.job
+    async def job(ctx: JobContext) -> bool:
+        state = await run_graph(ctx, agent, GO)
+        await ctx.receive("go")
+        return state["structured_response"] == City(name="Rome")
+
+    async with app.running():
+        handle = await app.submit(job())
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        assert await handle.result("20s")
 
 
 # Graphs

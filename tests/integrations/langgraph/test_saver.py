@@ -256,8 +256,30 @@ async def test_writes_are_durable_before_the_checkpoint_that_follows(url: str) -
         writing = asyncio.ensure_future(saver.aput_writes(at_first, [("x", "y" * 2_000_000)], "t"))
         putting = asyncio.ensure_future(saver.aput(at_first, second, {}, {}))
         await putting
-        assert writing.done()
+        assert sql(
+            url,
+            "SELECT task, CASE WHEN length(data) > 2000000 THEN 1 ELSE 0 END FROM langgraph_write",
+        ) == [("t", 1)]
         await writing
+
+
+async def test_writes_that_no_checkpoint_follows_are_stored_and_so_are_those_of_a_cancelled_one(
+    client: Client,
+) -> None:
+    saver, point = PerdureSaver(client), empty_checkpoint()
+    at = thread("a", checkpoint_ns="", checkpoint_id=point["id"])
+    await saver.aput(thread("a", checkpoint_ns=""), point, {}, {})
+    await saver.aput_writes(at, [("x", 1)], "alone")
+    writing = asyncio.ensure_future(saver.aput_writes(at, [("x", 2)], "after"))
+    await asyncio.sleep(0)  # it is held now
+    putting = asyncio.ensure_future(saver.aput(at, empty_checkpoint(), {}, {}))
+    await asyncio.sleep(0)
+    putting.cancel()
+    await asyncio.wait([putting])
+    await writing
+    found = await saver.aget_tuple(at)
+    assert found is not None
+    assert found.pending_writes == [("after", "x", 2), ("alone", "x", 1)]
 
 
 def test_plain_code_has_the_same(url: str) -> None:

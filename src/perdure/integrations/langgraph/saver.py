@@ -3,10 +3,11 @@
     graph = builder.compile(checkpointer=PerdureSaver(app))
 
 The store makes changes in the order in which they were asked for, so what nodes have written is
-durable before the checkpoint that follows from it. Nothing is awaited before a change is handed
-over: values are serialized where `aput` is called.
+durable before the checkpoint that follows from it, or together with it. Nothing is awaited before a
+checkpoint is handed over: values are serialized where `aput` is called.
 """
 
+import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -52,7 +53,24 @@ _MOST_THREADS: Final = 200  # whose pieces are remembered
 _PAGE: Final = 50  # checkpoints that are read at a time
 _LIST: Final = b"L"
 _DICT: Final = b"D"
+_HOLD: Final = 0.002  # seconds for which writes wait for their checkpoint
 _COUNTERS: Final = "counters_since_delta_snapshot"
+
+
+class _HeldWrites:
+    """Writes of a task that wait for the checkpoint that follows from them."""
+
+    __slots__ = ("durable", "place", "writes")
+
+    def __init__(self, place: tuple[str, str], writes: list[GraphWrite]) -> None:
+        self.place = place
+        self.writes = writes
+        self.durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def settle(self, *, is_durable: bool) -> None:
+        """Tell who waits whether they are stored; they may have been cancelled."""
+        if not self.durable.done():
+            self.durable.set_result(is_durable)
 
 
 class PerdureSaver(BaseCheckpointSaver[str]):
@@ -78,6 +96,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         # The pieces that are in the store, by thread: those are not sent again.
         self._known: OrderedDict[str, set[str]] = OrderedDict()
         self._proven: WorkingOn | None = None
+        self._held: dict[tuple[asyncio.AbstractEventLoop, str], list[_HeldWrites]] = {}
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """Return the next version of a channel; two forks of a thread never make the same one."""
@@ -113,7 +132,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         self, put: GraphPut, pieces: dict[str, bytes], work: WorkingOn | None
     ) -> RunnableConfig:
         point, verbs = put.checkpoint, self._app.verbs
-        if await verbs.put_graph_checkpoint(self.tenant, put):  # somebody has pruned the thread
+        if await self._put_after_writes(put):  # somebody has pruned the thread
             self._known.pop(point.thread, None)
             await verbs.put_graph_checkpoint(self.tenant, replace(put, pieces=pieces, relied=()))
         if pieces:
@@ -122,6 +141,27 @@ class PerdureSaver(BaseCheckpointSaver[str]):
             await verbs.prove_progress(work.job, work.worker)
             self._proven = work
         return _config(point.thread, point.ns, point.id)
+
+    async def _put_after_writes(self, put: GraphPut) -> list[str]:
+        """Store a checkpoint in one commit with the writes that are held for it, and after them."""
+        verbs, thread = self._app.verbs, put.checkpoint.thread
+        held = self._held.pop((asyncio.get_running_loop(), thread), [])
+        putting = verbs.put_graph_checkpoint(self.tenant, put)
+        if not held:
+            return await putting
+        # They are begun in this order, and in the same turn of the loop.
+        sending = [
+            verbs.put_graph_writes(self.tenant, thread, each.place, each.writes) for each in held
+        ]
+        try:
+            found = await asyncio.gather(*sending, putting)
+        except BaseException:
+            for each in held:  # they find out by themselves: to write it again does no harm
+                each.settle(is_durable=False)
+            raise
+        for each in held:
+            each.settle(is_durable=True)
+        return cast("list[str]", found[-1])
 
     def _packed(
         self,
@@ -184,9 +224,29 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Store what a task has written since a checkpoint."""
-        thread, place, packed = self._packed_writes(config, writes, task_id, task_path)
-        await self._app.verbs.put_graph_writes(self.tenant, thread, place, packed)
+        """Store what a task has written since a checkpoint.
+
+        It is held back for a moment: nearly always the checkpoint that follows from it comes next,
+        and both can share a commit.
+        """
+        await self._put_writes(*self._packed_writes(config, writes, task_id, task_path))
+
+    async def _put_writes(
+        self, thread: str, place: tuple[str, str], writes: list[GraphWrite]
+    ) -> None:
+        key = asyncio.get_running_loop(), thread
+        mine = _HeldWrites(place, writes)
+        self._held.setdefault(key, []).append(mine)
+        try:
+            await asyncio.wait([mine.durable], timeout=_HOLD)
+        finally:
+            others = self._held.get(key, [])
+            if is_here := mine in others:
+                others.remove(mine)
+                if not others:
+                    del self._held[key]
+        if is_here or not await mine.durable:
+            await self._app.verbs.put_graph_writes(self.tenant, thread, place, writes)
 
     def put_writes(
         self,
@@ -196,9 +256,8 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         task_path: str = "",
     ) -> None:
         """Store what a task has written since a checkpoint."""
-        thread, place, packed = self._packed_writes(config, writes, task_id, task_path)
-        verb = self._app.verbs.put_graph_writes
-        self._app.sync.wait_for(verb, self.tenant, thread, place, packed)
+        packed = self._packed_writes(config, writes, task_id, task_path)
+        self._app.sync.wait_for(self._put_writes, *packed)
 
     def _packed_writes(
         self,
