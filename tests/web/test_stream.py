@@ -122,6 +122,16 @@ async def test_a_vote_is_told_although_the_job_still_waits_for_another(app: App)
             assert await frames.next("approvals") == {"jobs": [id]}
 
 
+async def test_who_follows_the_workers_gets_them_when_one_comes(app: App) -> None:
+    async with served(app) as client, following(client, "workers") as frames:
+        await frames.opened()
+        async with app.running():
+            items = (await frames.next("workers"))["items"]
+            listed = (await client.get("/api/v1/workers")).json()["items"]
+            assert [each["id"] for each in items] == [each["id"] for each in listed]
+            assert (items[0]["stale"], items[0]["host"]) == (False, "")  # a tenant sees no machine
+
+
 @pytest.mark.parametrize(
     ("topics", "who", "code"),
     [

@@ -7,7 +7,7 @@ an event holds the positions, so that a browser that lost its connection goes on
     event: jobs        {"items": [rows of jobs that changed]}
     event: job         the row of the one job that was asked for
     event: approvals   {"jobs": [jobs whose approvals changed]}
-    event: workers     {"stale": true}: workers came, went, or took other jobs
+    event: workers     {"items": [all workers]}, when one came, went, drains or took other jobs
     event: output      {"job", "topic", "items": [pieces], "ended"}
     event: stale       {"stale": true}: read again
     event: bye         the server stops; a client comes back after `retry`
@@ -31,6 +31,7 @@ from perdure.base.errors import AccessDenied, JobError, RequestRefused
 from perdure.base.retry import idle
 from perdure.jobs.text_limits import check_given
 from perdure.web.access.principal import Permission, Principal
+from perdure.web.api.workers import worker_views
 from perdure.web.changes import ChangeBatch, Changes
 from perdure.web.request import ApiRequest
 from perdure.web.shutdown import ServerShutdown
@@ -233,6 +234,8 @@ class _Stream:
         known = _positions(self._request.http.headers.get("last-event-id", ""))
         for topic in self._outputs:
             self._outputs[topic] = known.get(str(topic), 0)
+        if "workers" in self._kinds:
+            await self._of_workers()  # what changes from now on is sent
         changes = self._streams.changes
         batch = await changes.after(known["at"]) if "at" in known else await changes.now()
         self._batch, self._position = batch.number, batch.position
@@ -271,9 +274,10 @@ class _Stream:
         if now - self._workers_at < _WORKERS_EVERY:
             return []
         self._workers_at = now
-        found = [(each.id, each.running) for each in await self._request.store.workers()]
+        items = await worker_views(self._request)
+        found = [(each.id, each.running, each.stale, each.draining) for each in items]
         before, self._workers = self._workers, found
-        return [] if before in (None, found) else [self._frame("workers", {"stale": True})]
+        return [] if before in (None, found) else [self._frame("workers", {"items": items})]
 
     async def _of_output(self, topic: Topic) -> list[bytes]:
         page = await self._request.store.output(topic.job, topic.topic, self._outputs[topic])

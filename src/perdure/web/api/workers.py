@@ -61,8 +61,12 @@ class NoBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 async def list_workers(request: ApiRequest) -> Answer:
     """List the workers, also those that are silent."""
-    items = [_view(each) for each in await request.store.workers(_SHOWN)]
-    return Answer(WorkerPage(items=items, now=await request.store.now()))
+    return Answer(WorkerPage(items=await worker_views(request), now=await request.store.now()))
+
+
+async def worker_views(request: ApiRequest) -> list[WorkerView]:
+    """Return the workers as the principal sees them, also those that are silent."""
+    return [_view(each) for each in await request.store.workers(_SHOWN)]
 
 
 def _view(worker: FleetWorker) -> WorkerView:
