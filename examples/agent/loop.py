@@ -37,7 +37,7 @@ async def think(ctx: JobContext, turn: int, messages: Messages) -> Reply:
 
 
 @app.job(budget=BudgetLimits(usd=2, tokens=200_000, calls=50), timeout="12h")
-async def agent(ctx: JobContext, task: str) -> str:
+async def agent(ctx: JobContext, task: str = "Buy Kim a lamp.") -> str:
     """Do a task with the tools; if it cannot be done, undo what was done for it."""
     messages: Messages = [{"role": "user", "content": task}]
     for turn in range(TURNS):

@@ -21,10 +21,10 @@ def done() -> list[str]:
 
 def do(deed: str, key: str = "") -> str:
     """Do something, once for each key; return a receipt."""
-    line = f"{deed} [{key[:8]}]" if key else deed
+    line = f"{deed} {key}".strip()
     if not key or line not in done():
         folder().mkdir(exist_ok=True)
         with (folder() / "world.log").open("a") as log:
             log.write(f"{line}\n")
-        print(line, flush=True)
+        print(f"{deed} [{key[:8]}]" if key else deed, flush=True)
     return f"receipt {key[:8]}"

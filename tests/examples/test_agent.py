@@ -1,6 +1,7 @@
-"""The agent without a framework: its worker dies at every write, and its program by `kill -9`."""
+"""The agent without a framework is killed at every write."""
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -13,13 +14,14 @@ from examples.agent.__main__ import ANN
 from examples.agent.loop import agent
 from examples.agent.tools import app
 from perdure import JobState
-from perdure.testing import CrashReport, Environment, crash_everywhere
+from perdure.testing import Environment, crash_everywhere
+from tests.support.agent_kills import check, everywhere
 
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parent.parent.parent
-COMMAND = [sys.executable, "-u", "-m", "examples.agent"]
-BUY, CLOSED = "Buy Kim a lamp.", "Buy Kim a lamp from the closed shop."
+CLOSED = "Buy Kim a lamp from the closed shop."
+KEYED = re.compile(r" [0-9a-f]{64}$")
 TURNS = 5
 PAID, REFUNDED = "pay lamps.example 39 USD", "refund lamps.example 39 USD"
 MAILED, APOLOGISED = "mail kim: A lamp comes.", "mail kim: Sorry, forget what I wrote."
@@ -34,75 +36,35 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def deeds() -> Counter[str]:
     """Return how often each thing was done that may be done once, and what is in the folder."""
-    done = [line.partition(" [")[0] for line in world.done() if line.endswith("]")]
+    done = [KEYED.sub("", line) for line in world.done() if KEYED.search(line)]
     files = [path.name for path in world.folder().glob("*.txt")]
     return Counter([*done, *files])
 
 
-def turns(lines: list[str]) -> list[int]:
-    begin = "the model answers turn "
-    return [int(line.removeprefix(begin)) for line in lines if line.startswith(begin)]
-
-
-async def killed_everywhere(folder: Path, task: str, url: str | None = None) -> CrashReport:
+@pytest.mark.timeout(180)  # it runs once for each of its writes, twice
+async def test_the_agent_undoes_everything_wherever_its_worker_dies(folder: Path) -> None:
     def arrange(env: Environment) -> None:
         for path in folder.glob("*"):
             path.unlink()
         env.answer_approvals("approve", by=ANN)
 
-    return await crash_everywhere(
-        app, agent(task), arrange=arrange, observe=deeds, url=url, user="kim"
-    )
-
-
-@pytest.mark.timeout(180)  # it runs once for each of its writes, twice
-async def test_the_agent_undoes_everything_wherever_its_worker_dies(folder: Path) -> None:
-    report = await killed_everywhere(folder, CLOSED)
+    report = await crash_everywhere(app, agent(CLOSED), arrange=arrange, observe=deeds, user="kim")
     assert report.state is JobState.COMPENSATED
     assert report.crashes >= 2 * (TURNS + 8)  # the tools, and what undoes three of them
     assert deeds() == Counter([PAID, MAILED, APOLOGISED, REFUNDED])
 
 
-@pytest.mark.timeout(180)
-async def test_the_agent_ends_the_same_on_postgres_wherever_its_worker_dies(
-    folder: Path, postgres_url: str
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_an_agent_that_is_killed_at_any_write_repeats_what_was_in_flight_and_pays_once(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str
 ) -> None:
-    report = await killed_everywhere(folder, BUY, postgres_url)
-    assert report.result == "Lamp 7 is bought, and Kim knows."
-    assert deeds() == Counter([PAID, MAILED, "notes.txt"])
-
-
-def killed_at_something_new(folder: Path, seen: set[str]) -> list[str]:
-    """Run the program until it has printed a line that no run before has printed, and kill it."""
-    said: list[str] = []
-    with subprocess.Popen(
-        COMMAND,
-        cwd=ROOT,
-        env={**os.environ, "PERDURE_URL": f"sqlite:///{folder}.db"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as program:
-        assert program.stdout is not None
-        for printed in program.stdout:
-            said.append(printed.rstrip("\n"))
-            if said[-1] not in seen:
-                program.kill()
-    return said
-
-
-@pytest.mark.timeout(180)  # a dozen programs
-def test_a_program_that_is_killed_at_everything_it_does_pays_and_writes_once(folder: Path) -> None:
-    seen: set[str] = set()
-    runs: list[list[str]] = []
-    while not runs or not runs[-1][-1].endswith(" of 50") or len(runs[-1]) != 2:
-        runs.append(killed_at_something_new(folder, seen))
-        seen |= set(runs[-1])
-    asked = Counter(turns(world.done()))
-    assert sorted(asked) == list(range(TURNS))
-    assert max(asked.values()) <= 2  # an answer that was on its way is asked for again
-    assert deeds() == Counter([PAID, MAILED, "notes.txt"])
-    assert runs[-1] == ["Lamp 7 is bought, and Kim knows.", runs[-1][1]]
+    own = f"sqlite:///{tmp_path / 'jobs.db'}"
+    url = own if store == "sqlite" else request.getfixturevalue("postgres_url")
+    plain, killed = everywhere("tests.examples.agent_program", url, tmp_path)
+    assert plain.result == "Lamp 7 is bought, and Kim knows."
+    assert {PAID, MAILED} < set(plain.calls)
+    check(plain, killed, at_once=2, once=("pay ", "mail "))
 
 
 def test_the_agent_with_mcp_that_is_killed_in_the_middle_of_a_mail_sends_it_once(

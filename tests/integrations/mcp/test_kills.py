@@ -4,17 +4,12 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("mcp")
 
-from mcp import Client
-
-from perdure import App, JobContext, JobState
-from perdure.integrations.mcp import DurableMCP
-from perdure.testing import crash_everywhere
+from tests.support.agent_kills import check, everywhere
 from tests.support.cli import ROOT
 from tests.support.mcp_server import calls, serving
 
@@ -50,38 +45,13 @@ def test_a_kill_in_the_middle_of_a_call_repeats_what_only_reads_and_sends_nothin
     assert label == relabel
 
 
-@pytest.mark.timeout(180)  # it runs once for each of its writes, twice
-async def test_a_job_calls_the_same_with_the_same_keys_wherever_its_worker_dies(
-    url: str, address: str, tmp_path: Path
+@pytest.mark.timeout(300)
+def test_at_every_durable_point_only_calls_in_flight_are_repeated_and_nothing_is_sent_twice(
+    url: str, tmp_path: Path
 ) -> None:
-    app = App("sqlite:///never_opened.db")
-    tools = DurableMCP(Client(address), tools={"send": {"in_doubt": "replay"}})
-
-    @app.job
-    async def agent(ctx: JobContext) -> list[str]:
-        said: list[str] = []
-        await tools.list_tools()
-        for tool, argument in (("search", "words"), ("label", "name"), ("send", "text")):
-            result = await tools.call_tool(tool, {argument: "lamp"}, id=tool)
-            said.append(getattr(result.content[0], "text", ""))
-        return said
-
-    def observed() -> Any:
-        """Return how many different calls the server has seen: a repeated one has the same key."""
-        return sorted({tool: len(keys) for tool, keys in by_tool().items()}.items())
-
-    def by_tool() -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
-        for tool, _, key in calls(tmp_path):
-            found.setdefault(tool, set()).add(key)
-        return found
-
-    report = await crash_everywhere(
-        app,
-        agent(),
-        arrange=lambda _: (tmp_path / "calls.log").unlink(missing_ok=True),
-        observe=observed,
-        url=url,
-    )
-    assert report.state is JobState.COMPLETED
-    assert observed() == [("label", 1), ("search", 1), ("send", 1)]
+    plain, killed = everywhere("tests.integrations.mcp.program", url, tmp_path)
+    listed, found, sent = plain.result
+    assert listed == ["search", "label", "send"]
+    assert found == ["found x", "found xxx", "labelled"]
+    assert sent == "sent"
+    check(plain, killed, at_once=3, once=("effect ",))
