@@ -8,7 +8,7 @@ pytest.importorskip("pydantic_ai")
 
 from tests.support.agent_kills import check, everywhere
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.once, pytest.mark.timeout(600)]
 
 
 def test_only_calls_in_flight_are_repeated_and_the_transcript_is_the_same(

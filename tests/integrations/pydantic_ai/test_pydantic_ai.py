@@ -47,11 +47,13 @@ class Model:
         self.calls = 0
         self._turns = turns
         self.seen: list[list[ModelMessage]] = []
+        self.settings: Any = None  # those of the last call
         self.model = FunctionModel(self._answer, stream_function=self._stream, model_name="m")
 
     async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         self.calls += 1
         self.seen.append(list(messages))
+        self.settings = info.model_settings
         turn = self._turns[sum(isinstance(each, ModelResponse) for each in messages)]
         if isinstance(turn, Exception):
             raise turn
@@ -190,6 +192,28 @@ async def test_an_error_of_a_tool_fails_the_run_after_one_attempt(app: App) -> N
     with pytest.raises(JobFailed, match="ValueError: broken"):
         await app.run(answering(app, agent)("?"))
     assert calls == [1]
+
+
+@durable
+async def test_an_outage_in_a_tool_parks_the_job_until_somebody_resumes_it(app: App) -> None:
+    model = Model(said(ToolCallPart("fetch", {}, tool_call_id="a")), "done")
+    agent, calls = agent_of(model), list[int]()
+
+    @agent.tool_plain
+    async def fetch() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError("no route")
+        return "fetched"
+
+    job = answering(app, agent)
+    async with app.running():
+        handle = await app.submit(job("?"))
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
+        await handle.retry(by="kim")
+        await handle.send("go")
+        assert await handle.result("10s") == "done"
+    assert (len(calls), model.calls) == (2, 2)
 
 
 @durable
@@ -403,6 +427,7 @@ async def test_an_outage_of_the_model_is_retried_here(app: App) -> None:
     assert model.calls == 2
     entry = next(each for each in await handle.journal() if each.name == "call:chat:ann")
     assert entry.attempt == 2
+    assert model.settings["max_retries"] == 0  # nobody else retries
 
 
 # Ends from outside
