@@ -16,7 +16,7 @@ import { ProcessesPage } from "./pages/processes";
 import { SchedulesPage } from "./pages/schedules";
 import { TokensPage } from "./pages/tokens";
 import { WorkersPage } from "./pages/workers";
-import { go, match, path } from "./router";
+import { go, Link, match, path } from "./router";
 import { PLACES, Shell } from "./shell";
 import { may } from "./api";
 import "./style.css";
@@ -50,7 +50,7 @@ function Pages() {
     case "/tokens":
       return <TokensPage />;
     default:
-      return <Empty title="There is no such page">The address {path.value} leads nowhere.</Empty>;
+      return <Empty title="There is no such page">The address <code>{path.value}</code> leads nowhere. <Link to="/jobs">Show all jobs</Link></Empty>;
   }
 }
 

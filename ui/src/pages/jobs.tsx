@@ -78,7 +78,7 @@ export function JobsPage() {
         <QueryBox value={q} change={change} />
         <Views q={q} change={change} />
       </div>
-      <Chips counts={counts.data?.counts ?? {}} q={q} change={change} />
+      {!(empty && !q) && <Chips counts={counts.data?.counts ?? {}} q={q} change={change} />}
       {needed.map((each) => <div key={each} class="notice"><span class="tone-retrying" aria-hidden="true">!</span> {each}</div>)}
       {list.problem && <Trouble problem={list.problem} again={list.again} />}
       {chosen.size > 0 && <SelectionBar count={chosen.size} compare={compare} clear={() => setChosen(new Set())} bulk={setBulk} all={q} />}

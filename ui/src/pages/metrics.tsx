@@ -101,13 +101,13 @@ function Queues({ data }: { data: Metrics }) {
 function Steps({ data }: { data: Metrics }) {
   return (
     <section class="card" aria-label="Steps">
-      <h3>Steps <span class="muted">of the newest {count(data.sampled_jobs)} jobs</span></h3>
-      <table>
+      <h3>Steps {data.sampled_jobs > 0 && <span class="muted">of the newest {count(data.sampled_jobs)} jobs</span>}</h3>
+      {data.steps.length === 0 ? <p class="muted">No step has been called yet.</p> : <table>
         <thead><tr><th>Step</th><th class="num">Calls</th><th class="num">Failed</th><th class="num">Attempts</th><th>Failures</th></tr></thead>
         <tbody>
           {data.steps.slice(0, 8).map((each) => <tr key={each.step}><td class="mono">{each.step}</td><td class="num">{compact(each.count)}</td><td class="num">{compact(each.failed)}</td><td class="num">{each.count > 0 ? (each.attempts / each.count).toFixed(2) : "–"}</td><td><Meter value={each.failed} most={each.count} label={`${each.step}: failed`} /></td></tr>)}
         </tbody>
-      </table>
+      </table>}
     </section>
   );
 }

@@ -16,7 +16,7 @@ export function SchedulesPage() {
   const act = (promise: Promise<unknown>, text: string) => void promise.then(() => { toast(text); read.again(); }, (problem: Problem) => toast(problem.message, true));
   return (
     <>
-      <PageHead title="Schedules" says={!read.data ? "" : soon ? `Next: ${soon.name} ${relative(soon.next[0] ?? 0, now.value)}.` : `${plural(all.length, "schedule")}.`} />
+      <PageHead title="Schedules" says={!read.data ? "" : soon ? `Next: ${soon.name} ${relative(soon.next[0] ?? 0, now.value)}.` : all.length > 0 ? `${plural(all.length, "schedule")}.` : ""} />
       {read.problem && <Trouble problem={read.problem} again={read.again} />}
       {!read.data && !read.problem && <Loading rows={4} />}
       {read.data && all.length === 0 && <Empty title="No schedules" code={`perdure schedules put nightly "0 3 * * *" report`}>A schedule submits a job at the times of a cron expression, also those that were missed, if you want.</Empty>}
