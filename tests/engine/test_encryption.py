@@ -1,6 +1,7 @@
 """Encrypted payloads: nothing of them is in the database, and whoever has the keys reads them."""
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import perdure
@@ -17,6 +19,7 @@ from perdure.app import App
 from perdure.base.encryption import PLAIN, generate_key
 from perdure.base.errors import EncryptionError, JobFailed, Permanent
 from perdure.cli.app import make_app
+from perdure.cli.config import apply
 from perdure.cli.keys import count_by_key, rotate_keys
 from perdure.engine.handle import Handle
 from perdure.engine.policy import Policy
@@ -500,3 +503,46 @@ def test_a_rotation_that_is_killed_goes_on_when_it_is_repeated(url: str) -> None
                 assert await handle.result("5s") == f"{word('result')} {name}"
 
     perdure.run(main)
+
+
+@pytest.mark.once
+def test_the_command_line_makes_lists_and_rotates_keys(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    key = shown_by(url, "keys", "generate").split()[-1]
+    assert Encryption([key]).writes
+    greeted(url, None, "kim")
+    assert "no keys" in shown_by(url, "keys", "rotate", code=1)
+    (plain,) = json.loads(shown_by(url, "keys", "list", "-ojson"))
+    assert (plain["key"], plain["role"]) == (PLAIN, "-")
+    assert "Nothing is left under another key" in shown_by(url, "keys", "rotate", keys=OLD)
+    (sealed,) = json.loads(shown_by(url, "keys", "list", "-ojson", keys=OLD))
+    assert (sealed["key"], sealed["role"]) == (KEYS.writes, "writes")
+    assert sealed["values"] == plain["values"]
+    both = json.loads(shown_by(url, "keys", "list", "-ojson", keys=f"{NEW},{OLD}"))
+    assert [each["role"] for each in both] == ["writes", "reads"]
+    shown = json.loads(shown_by(url, "keys", "rotate", "-ojson", keys=f"{NEW},{OLD}"))
+    assert shown == {"key": BOTH.writes, "changed": shown["changed"], "left": {}, "others": {}}
+    (lacked,) = json.loads(shown_by(url, "keys", "list", "-ojson"))
+    assert (lacked["key"], lacked["role"]) == (BOTH.writes, "lacks it")
+    assert BOTH.writes in shown_by(url, "keys", "rotate", keys=OLD, code=1)
+
+
+@pytest.mark.once
+def test_a_key_is_refused_in_a_file_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("perdure.toml").write_text(f'encryption_keys = "{OLD}"\n')
+    with pytest.raises(typer.Exit):
+        apply({})
+    Path("perdure.toml").write_text('encryption_keys_file = "keys"\n')
+    Path("keys").write_text(OLD)
+    environ: dict[str, str] = {}
+    apply(environ)
+    found = Encryption.from_env(environ)
+    assert found is not None
+    assert found.writes == KEYS.writes
+    monkeypatch.setenv("PERDURE_ENCRYPTION_KEYS", OLD)
+    done = CliRunner().invoke(make_app("config"), ["config", "show", "-ojson"])
+    assert done.exit_code == 0
+    assert OLD not in done.output
