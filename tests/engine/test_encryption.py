@@ -31,7 +31,7 @@ from perdure.jobs.output import DEFAULT_TOPIC
 from perdure.store.open import open_store
 from tests.engine.test_approval import ANN, asked
 from tests.engine.test_canary import everything_in
-from tests.support.engine import QUICK
+from tests.support.engine import QUICK, nodes
 from tests.support.store import sql
 from tests.support.web_client import api_of
 
@@ -310,6 +310,27 @@ def test_what_people_look_at_says_what_it_cannot_read(url: str) -> None:
     assert "Checked 18 rules" in told
 
 
+def test_the_api_of_a_server_without_keys_says_so_in_place_of_each_payload(url: str) -> None:
+    (job_id,) = greeted(url, KEYS, "kim")
+
+    async def main() -> None:
+        app = App(url, encryption=Encryption(()))
+        app.shows_locked = True  # as `perdure serve` does
+        async with api_of(app) as client:
+            for path in ("", f"/{job_id}", f"/{job_id}/journal", f"/{job_id}/events"):
+                answer = await client.get(f"/api/v1/jobs{path}")
+                assert answer.status_code == 200, answer.text
+                assert "CANARY" not in answer.text
+            shown = (await client.get(f"/api/v1/jobs/{job_id}")).text
+            assert f"encrypted with the key {KEYS.writes}" in shown
+            refused = await client.post(
+                f"/api/v1/jobs/{job_id}/send", json={"topic": "go", "payload": {"n": 1}}
+            )
+            assert refused.status_code in (409, 503), refused.text
+
+    perdure.run(main)
+
+
 def test_a_worker_that_lacks_a_new_key_claims_nothing(url: str) -> None:
     """It began before the store was encrypted: jobs wait for workers that have the key."""
 
@@ -325,6 +346,8 @@ def test_a_worker_that_lacks_a_new_key_claims_nothing(url: str) -> None:
                 queues = list(plain.queues)
                 store = await plain.store()
                 assert await store.claim("w", plain.queues, 5, 60.0) == []
+                while nodes(plain)[0].lacks_keys != KEYS.ids:  # it says so at its next heartbeat
+                    await perdure.process.sleep("5ms")
                 assert [each.ready for each in await store.outlook(queues)] == [False]
                 async with sealed.running():
                     assert await handle.result("20s") == f"{word('result')} kim"

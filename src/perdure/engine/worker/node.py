@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import uuid
@@ -12,6 +13,7 @@ import msgspec
 
 from perdure.base.clock import SystemClock
 from perdure.base.codec import PayloadLimits
+from perdure.base.errors import EncryptionError
 from perdure.base.machine import boot_id
 from perdure.engine.journal.run import Run
 from perdure.engine.journal.verdict import Cancelled, Drained, Paused, RunLost, Unwound
@@ -28,6 +30,8 @@ from perdure.jobs.state import JobState
 from perdure.process.lifecycle import PLAIN, spawn_process
 from perdure.process.process import Process, current
 from perdure.store.store import Store
+
+_log = logging.getLogger("perdure.worker")
 
 
 def _process_for_worker() -> Process:
@@ -47,6 +51,7 @@ class WorkerNode:
     registered_at: float | None = None
     pulse_at: float | None = None
     key = ""  # the id of the key by which it encrypts payloads
+    lacks_keys: tuple[str, ...] = ()  # of the store; it claims nothing without them
 
     def __init__(
         self,
@@ -121,6 +126,18 @@ class WorkerNode:
         info = msgspec.json.encode(said)
         self.fleet_size = await self.store.heartbeat(self.owner, info, self._digest, silence)
         self.registered_at = self.loop.time()
+        await self._look_for_keys()
+
+    async def _look_for_keys(self) -> None:
+        """Say so if this worker lacks a new key of the store: it claims nothing then."""
+        try:
+            await self.store.check_keys()
+        except EncryptionError as error:
+            if not self.lacks_keys:
+                _log.error("this worker claims no more jobs: %s", error)
+            self.lacks_keys = error.missing
+        else:
+            self.lacks_keys = ()
 
     @property
     def knows_more(self) -> bool:
