@@ -32,7 +32,7 @@ from perdure.base.codec import decode, encode
 from perdure.base.errors import DefinitionError, JobFailed
 from perdure.integrations import durable_calls
 from perdure.integrations.durable_calls import ToolOptions
-from perdure.integrations.langgraph import PerdureMiddleware, run_graph
+from perdure.integrations.langgraph import PerdureMiddleware, PerdureSaver, run_graph
 from perdure.integrations.langgraph.plain import dump, load
 from perdure.jobs.approval import Approval
 from perdure.jobs.budget import BudgetLimits
@@ -350,6 +350,35 @@ async def test_a_structured_answer_comes_back_as_its_type(app: App) -> None:
         await until(app, handle.id, JobState.WAITING)
         await handle.send("go")
         assert await handle.result("20s")
+
+
+@durable
+async def test_a_conversation_is_continued_by_the_next_job_and_saved_once(app: App) -> None:
+    script = [says("hello Kim"), says("again")]
+    saver = PerdureSaver(app)
+    middleware = [PerdureMiddleware()]
+    model = ScriptedModel(script=script)
+    agent = create_agent(model, [], middleware=middleware, checkpointer=saver)
+    bare = create_agent(model, [], middleware=middleware)
+
+    @app.job
+    async def talk(ctx: JobContext, said: str) -> list[str]:
+        state = await run_graph(ctx, agent, {"messages": [HumanMessage(said)]}, thread="kim")
+        await ctx.receive("go")
+        with pytest.raises(DefinitionError, match="needs a graph with a checkpointer"):
+            await run_graph(ctx, bare, GO, thread="kim")
+        return [str(each.content) for each in state["messages"]]
+
+    expected = ["I am Kim", "hello Kim", "who am I?", "again"]
+    async with app.running():
+        for said, length in (("I am Kim", 2), ("who am I?", 4)):
+            handle = await app.submit(talk(said))
+            await until(app, handle.id, JobState.WAITING)
+            await handle.send("go")  # it is replayed
+            assert await handle.result("20s") == expected[:length]
+    found = [each async for each in saver.alist({"configurable": {"thread_id": "kim"}})]
+    assert [len(each.checkpoint["channel_values"]["messages"]) for each in found] == [4, 2]
+    assert found[0].parent_config == found[1].config
 
 
 # Graphs

@@ -35,12 +35,14 @@ from perdure.integrations.langgraph.durable_node import (
     place_of,
     running,
 )
+from perdure.integrations.langgraph.plain import dump, load
 from perdure.jobs.output import DEFAULT_TOPIC
 
 with extra("langgraph", "run_graph"):
     from langchain_core.runnables import Runnable, RunnableConfig
     from langchain_core.runnables.config import var_child_runnable_config
     from langgraph._internal._runnable import RunnableCallable
+    from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.checkpoint.memory import InMemorySaver
     from langgraph.constants import START
     from langgraph.prebuilt import ToolNode
@@ -57,6 +59,7 @@ class GraphOptions(TypedDict, total=False):
     on_interrupt: OnInterrupt | None
     stream: bool | str
     context: Any
+    thread: str
 
 
 async def run_graph(
@@ -77,26 +80,74 @@ async def run_graph(
             `on_interrupt`: `await on_interrupt(ctx, value)` returns what the graph resumes with; by
             default people are asked, see `answer_of_people`. `stream`: emit what models say and
             what nodes write to their stream, for `handle.stream()`; a text is the topic. `context`:
-            that of the graph.
+            that of the graph. `thread`: the conversation to continue, and to keep at the end, with
+            the checkpointer of the graph; both are steps.
 
     Raises:
+        DefinitionError: A thread is given, and the graph has no checkpointer, or delta channels.
         ApprovalRejected: A person did not let the graph continue at a breakpoint.
     """
     stream = options.get("stream", False)
     topic = stream if isinstance(stream, str) else DEFAULT_TOPIC if stream else None
     durable = _durable(graph)
     name = key_of(ctx, "graph", options.get("key") or str(graph.get_name()))
+    thread, memory = options.get("thread"), InMemorySaver()
+    own = {"thread_id": ctx.job_id, **(config or {}).get("configurable", {}), "checkpoint_ns": ""}
+    given: RunnableConfig = {**(config or {}), "configurable": own}
     with ctx.scope(name), running(GraphRun(options.get("on_interrupt"), topic)):
-        return await _rounds(ctx, durable, input, config or {}, options.get("context"))
+        if thread is not None:
+            await _load_thread(ctx, graph.checkpointer, thread, memory, given)
+        graph_here = durable.copy({"checkpointer": memory})
+        result = await _rounds(ctx, graph_here, input, given, options.get("context"))
+        if thread is not None:
+            await _save_thread(ctx, graph.checkpointer, thread, memory, given)
+        return result
+
+
+async def _load_thread(
+    ctx: JobContext, saver: Any, thread: str, memory: InMemorySaver, config: RunnableConfig
+) -> None:
+    """Begin with the newest checkpoint of a thread, as it is when the job reaches this point."""
+    if not isinstance(saver, BaseCheckpointSaver):
+        raise DefinitionError(
+            "run_graph(thread=…) needs a graph with a checkpointer: "
+            "compile(checkpointer=PerdureSaver(app))"
+        )
+    known = cast("BaseCheckpointSaver[Any]", saver)
+
+    async def load_newest() -> Any:
+        found = await known.aget_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
+        return None if found is None else [dump(found.checkpoint), dump(found.metadata)]
+
+    found = await ctx.call("thread:load", load_newest, key=key_of(ctx, "load"), input=thread)
+    if found is not None:
+        checkpoint, metadata = load(found)
+        if metadata.get("counters_since_delta_snapshot"):
+            raise DefinitionError("run_graph(thread=…) cannot continue a thread of delta channels")
+        await memory.aput(config, checkpoint, metadata, checkpoint["channel_versions"])
+
+
+async def _save_thread(
+    ctx: JobContext, saver: Any, thread: str, memory: InMemorySaver, config: RunnableConfig
+) -> None:
+    """Keep how a thread has ended. If that is repeated after a crash, it is there twice, equal."""
+    newest = await memory.aget_tuple(config)
+    assert newest is not None
+
+    async def save_newest() -> None:
+        where: RunnableConfig = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+        before = await saver.aget_tuple(where)
+        point = newest.checkpoint
+        parent = where if before is None else before.config
+        await saver.aput(parent, point, newest.metadata, point["channel_versions"])
+
+    await ctx.call("thread:save", save_newest, key=key_of(ctx, "save"), input=thread)
 
 
 async def _rounds(
-    ctx: JobContext, graph: Any, input: Any, config: RunnableConfig, context: Any
+    ctx: JobContext, memory: Any, input: Any, given: RunnableConfig, context: Any
 ) -> Any:
     """Run a graph until it neither interrupts itself nor stops at a breakpoint."""
-    memory = graph.copy({"checkpointer": InMemorySaver()})
-    thread = {"thread_id": ctx.job_id, **config.get("configurable", {})}
-    given = {**config, "configurable": {**thread, "checkpoint_ns": ""}}
     while True:
         result = await memory.ainvoke(input, given, context=context, durability="exit")
         state = await memory.aget_state(given)
