@@ -44,7 +44,13 @@ def text_of(*pages: Path) -> str:
     return "\n".join(page.read_text("utf-8") for page in pages)
 
 
-@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
+def with_its_marks(page: Path) -> object:
+    """Return a page as a parameter: agent frameworks are there for one interpreter only."""
+    marks = [pytest.mark.once] if page.parent.name == "agents" else []
+    return pytest.param(page, marks=marks, id=name_of(page))
+
+
+@pytest.mark.parametrize("page", [with_its_marks(page) for page in WITH_EXAMPLES])
 def test_the_examples_of_the_page_run_and_print_what_it_says(page: Path) -> None:
     # An OS process for each page: one that hangs can be ended, whatever its program catches.
     command = [sys.executable, "-W", "error", "-m", "tests.support.doc_examples", name_of(page)]
