@@ -9,7 +9,7 @@ import pytest
 
 from perdure.cli.app import COMMANDS, make_app
 from perdure.cli.jobs import commands as jobs_commands
-from tests.support.cli import ROOT, CommandLine
+from tests.support.cli import APP, ROOT, CommandLine
 
 
 @pytest.fixture
@@ -163,3 +163,10 @@ def test_dev_loads_the_code_of_jobs_only_in_its_worker() -> None:
     )
     assert "perdure.client" in loaded.stdout.split()
     assert "perdure.app" not in loaded.stdout.split()
+
+
+def test_an_app_that_is_named_by_its_flag_is_loaded(cli: CommandLine, three: list[str]) -> None:
+    """For its keys, for example; that of a file of settings is not."""
+    assert three
+    assert cli.run("jobs", "list", "--app", APP).exit_code == 0
+    assert cli.run("jobs", "list", "--app", "nowhere:app").exit_code == 2

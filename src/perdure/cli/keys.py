@@ -18,11 +18,11 @@ from perdure.cli.output import (
     Format,
     FormatOption,
     cell,
-    console,
-    give_list,
     give_one,
+    give_table,
     perform,
     pour,
+    progress,
     say,
     warn,
 )
@@ -74,16 +74,16 @@ def list_keys(
     *, url: UrlOption = None, app: AppOption = None, output: FormatOption = Format.TABLE
 ) -> None:
     """Count the values of a store by the keys that encrypt them; reads all of it."""
-    rows = perform(_listed, find_caller(app, url))
-    if give_list(rows, output, "key"):
-        return
+    rows = perform(_listed, find_caller(app, url, needs_code=True))
+    empty = "There are no payloads, and no key was used."
+    give_table(rows, output, lambda: _drawn(rows), empty=empty, key="key")
+
+
+def _drawn(rows: list[dict[str, Any]]) -> Table:
     table = Table("key", "values", "this program", "tables", box=None)
     for row in rows:
         table.add_row(*map(cell, (row["key"], f"{row['values']:,}", row["role"], row["tables"])))
-    if rows:
-        console().print(table)
-    else:
-        say("There are no payloads, and no key was used.")
+    return table
 
 
 async def _listed(caller: Caller) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ def rotate(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Encrypt everything with the first key, while workers run; may be stopped and repeated."""
-    report = perform(_rotated, find_caller(app, url, shows_locked=False), batch)
+    report = perform(_rotated, find_caller(app, url, needs_code=True, shows_locked=False), batch)
     if not give_one(msgspec.to_builtins(report), output, "key"):
         say(f"{report.changed:,} rows were encrypted with the key {report.key}.")
         for key, number in report.left.items():
@@ -134,7 +134,8 @@ def rotate(
 
 async def _rotated(caller: Caller, batch: int) -> Rotation:
     async with caller:
-        return await rotate_keys(await caller.store(), batch)
+        with progress("encrypting rows"):
+            return await rotate_keys(await caller.store(), batch)
 
 
 async def rotate_keys(store: Store, batch: int) -> Rotation:

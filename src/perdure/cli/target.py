@@ -89,11 +89,12 @@ def find_caller(
 ) -> Caller:
     """Return what asks and commands the jobs.
 
-    The URL of a store is enough, and then the app is not loaded unless its code is needed: a file
-    of settings names both, and to import an app takes longer than to ask a store. With
-    `shows_locked` it says so where it has no key for a payload, and does not fail.
+    The URL of a store is enough. An app of the settings is then loaded only if its code is needed:
+    a file names both, and to import an app takes longer than to ask a store. With `shows_locked`
+    it says so where it has no key for a payload, and does not fail.
     """
-    if app is not None and (needs_code or url is None):
+    is_flag = app != os.environ.get("PERDURE_APP")
+    if app is not None and (needs_code or is_flag or url is None):
         found = load_app(app, url)
     elif url is not None:
         found = _caller_at(url)
