@@ -52,7 +52,6 @@ from perdure.integrations.durable_calls import (
     tool_call_part,
     tool_response_part,
 )
-from perdure.integrations.type_codec import TypeCodec
 from perdure.jobs.budget import ModelUsage
 
 with extra("pydantic-ai", "the adapter for pydantic-ai"):
@@ -75,6 +74,7 @@ with extra("pydantic-ai", "the adapter for pydantic-ai"):
     from pydantic_ai.exceptions import (
         AgentRunError,
         ModelConnectionError,
+        ModelHTTPError,
         ModelRateLimitError,
         ModelRequestTimeout,
         ModelServerError,
@@ -109,13 +109,12 @@ ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")
 ResultT = TypeVar("ResultT")
 
-# Other than by their status, since some providers report them inside of a stream.
+# Those without a status, too: some providers report them inside of a stream.
 _OUTAGES: Final = (
     *(ModelRateLimitError, ModelUnavailableError, ModelServerError),
     *(ModelConnectionError, ModelRequestTimeout),
 )
 _RAISES: Final = (AgentRunError, UserError)
-_EVENT: Final = TypeCodec[Any](AgentStreamEvent)
 
 _step: ContextVar[StepContext | None] = ContextVar("perdure.pydantic_ai.step", default=None)
 
@@ -369,6 +368,10 @@ class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
                 with durable_unit_scope():
                     response = await self._operation.handler(params)
             except _OUTAGES as error:
+                if isinstance(
+                    error, ModelHTTPError
+                ):  # its status says so, and that nothing was used
+                    raise
                 raise Unavailable(
                     f"{type(error).__name__}: {error}", error.retry_after or 0
                 ) from error

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pydantic_ai")
 
 from pydantic_ai import Agent, ModelRetry, RunContext
-from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.exceptions import ModelHTTPError, ModelServerError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelResponse,
@@ -415,11 +415,11 @@ async def test_an_outage_of_the_model_is_retried_here(app: App) -> None:
         async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
             if self.calls == 0:
                 self.calls += 1
-                raise ModelHTTPError(503, "m")
+                raise ModelHTTPError.for_category(ModelServerError, status_code=503, model_name="m")
             return await super()._answer(messages, info)
 
     model = Down("yes")
-    job = answering(app, agent_of(model))
+    job = answering(app, agent_of(model), budget=BudgetLimits(tokens=1100))
     async with app.running():
         handle = await app.submit(job("?"))
         await handle.send("go")
