@@ -111,6 +111,7 @@ def read(path: Path) -> Source | None:
     return Source(PurePosixPath(path.relative_to(ROOT).as_posix()), text)
 
 
+@pytest.mark.timeout(300)  # the first of them parses every file, which takes long on a busy machine
 @pytest.mark.parametrize(("rule", "paths"), RULES, ids=lambda value: getattr(value, "__name__", ""))
 def test_the_code_base_keeps_the_rule(rule: Rule, paths: str, sources: list[Source]) -> None:
     chosen = [source for source in sources if re.fullmatch(paths, str(source.path))]
