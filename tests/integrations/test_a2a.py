@@ -90,6 +90,22 @@ async def test_a_message_begins_a_job_whose_output_and_result_are_streamed(addre
     assert result_of(later) == {"said": "ONE TWO STUMBLE THREE"}
 
 
+async def test_what_an_attempt_has_emitted_is_replaced_by_what_the_next_one_emits(
+    address: str, tmp_path: Path
+) -> None:
+    seen, events = tmp_path / "seen", list[StreamResponse]()
+    message = new_text_message(f"one {seen} two", role=Role.ROLE_USER)
+    async with client(address) as kim:
+        async for event in kim.send_message(SendMessageRequest(message=message)):
+            events.append(event)
+            if str(seen) in streamed(events):
+                seen.touch()
+    updates = [each.artifact_update for each in events if each.HasField("artifact_update")]
+    words = [word for each in updates for word in get_text_parts(each.artifact.parts)]
+    assert words.count("one") > 1  # of both attempts
+    assert streamed(events) == ["one", str(seen), "two"]
+
+
 async def test_a_question_is_input_required_and_the_next_message_answers_it(address: str) -> None:
     async with client(address) as kim:
         events = await say(kim, "buy a lamp")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import uvicorn
 from a2a.server.context import ServerCallContext
@@ -18,7 +19,7 @@ from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
 from a2a.types.a2a_pb2 import AgentCapabilities, AgentCard, AgentInterface
 from starlette.applications import Starlette
 
-from perdure import App, JobContext, Retry, StepContext
+from perdure import App, JobContext, Retry, StepContext, process
 from perdure.approvals import ApprovalTerms, Person
 from perdure.errors import Permanent
 from perdure.integrations.a2a import PerdureAgent
@@ -28,12 +29,20 @@ from tests.support.engine import QUICK
 app = App(os.environ.get("PERDURE_URL", "sqlite:///never_opened.db"), worker=QUICK)
 
 
+def was_seen(path: str) -> bool:
+    return Path(path).exists()
+
+
 @app.step(retry=Retry(attempts=2, initial_delay="1ms"))
 async def think(ctx: StepContext, text: str) -> str:
     for word in text.split():
         ctx.emit(word)
         if ctx.attempt == 1 and word == "stumble":
             raise RuntimeError("it has stumbled")
+        while ctx.attempt == 1 and word.startswith("/"):  # until somebody has seen it
+            if was_seen(word):
+                raise RuntimeError("it has stumbled, and was seen")
+            await process.sleep("10ms")
     return text.upper()
 
 
