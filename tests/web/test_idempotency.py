@@ -8,7 +8,8 @@ from collections import deque
 
 import pytest
 
-from perdure import App
+from perdure import App, Encryption
+from perdure.base.encryption import generate_key
 from perdure.base.errors import IllegalTransition
 from perdure.jobs.model import JobQuery
 from perdure.jobs.state import JobState
@@ -55,6 +56,25 @@ async def test_what_an_interrupted_request_has_changed_is_not_changed_again(url:
         assert len(await second.jobs()) == 3
         assert len(await second.messages(job)) == 2  # one is of the seed
         assert len(await app.verbs.audit_rows("acme")) == 4
+
+
+async def test_an_interrupted_request_goes_on_after_the_store_got_another_key(url: str) -> None:
+    old, new = generate_key(), generate_key()
+    made: list[str] = []
+    for taker, keys in (("first", [old]), ("second", [new, old])):
+        app = App(url, encryption=Encryption(keys))
+
+        @app.job
+        async def business(text: str) -> str:
+            return text
+
+        del business
+        async with app:
+            known, handle = await taken(app, taker)
+            assert known.taker == taker
+            made.append(await handle.submit("business", {"text": "x"}))
+        grow_old(url)
+    assert made[0] == made[1]
 
 
 async def test_a_request_that_has_lost_its_key_changes_nothing_and_keeps_no_answer(

@@ -6,7 +6,7 @@ ON CONFLICT DO NOTHING
 -- name: retake_answer
 -- One that has no answer was given back, or began long ago: its server has died.
 UPDATE answer SET at = :now, taker = :taker
-WHERE tenant = :tenant AND principal = :principal AND key = :key AND digest = :digest
+WHERE tenant = :tenant AND principal = :principal AND key = :key
   AND status IS NULL AND (at < :before OR taker = '')
 
 -- name: answer
