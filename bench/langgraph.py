@@ -49,7 +49,7 @@ class Size:
     rounds: int
 
 
-FULL = Size(steps=1000, messages=400, rounds=3)
+FULL = Size(steps=500, messages=250, rounds=3)
 QUICK = Size(steps=150, messages=60, rounds=1)
 
 
