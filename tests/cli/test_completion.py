@@ -53,7 +53,7 @@ BEFORE = {
 
 @pytest.fixture(params=["bash", "zsh"])
 def shell(request: pytest.FixtureRequest, cli: CommandLine) -> Generator[Shell]:
-    name = request.param
+    name: str = request.param
     if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed")
     cli.run("submit", APP, "welcome", "-a", '{"name": "Kim"}')
