@@ -385,6 +385,10 @@ class Sealing:
         sealed = [seal_parameters(self._keys, name, text, each) for each in rows]
         return self.many_sealed(name, sealed)
 
+    def change(self, *asked: tuple[str, Sequence[Mapping[str, Any]]]) -> None:
+        for name, rows in asked:
+            self.many(name, rows)
+
     def _run(self, name: str, text: str, values: Mapping[str, Any]) -> Any:
         return self.cursor(text, seal_parameters(self._keys, name, text, values))
 

@@ -71,6 +71,10 @@ class Session(Protocol):
         """Run a statement once for each row of values; return how many rows they changed."""
         ...
 
+    def change(self, *asked: tuple[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Run several statements, each once for each of its rows of values."""
+        ...
+
     def find(self, name: str, present: set[str], /, **values: Any) -> Sequence[Row]:
         """Run a statement with only those optional lines whose word is given; return its rows."""
         ...

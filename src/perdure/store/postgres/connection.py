@@ -363,6 +363,17 @@ class PgSession:
             cursor.executemany(STATEMENTS[name], rows)
             return cursor.rowcount
 
+    def change(self, *asked: tuple[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Run statements with one round trip."""
+        if self.pg.prepare_threshold is None:  # behind a pooler: without pipelines
+            for name, rows in asked:
+                self.many(name, rows)
+            return
+        with self.pg.pipeline():
+            for name, rows in asked:
+                for values in rows:
+                    self.pg.execute(STATEMENTS[name], values)
+
     def find(self, name: str, present: set[str], /, **values: Any) -> Sequence[Row]:
         return self.pg.execute(only(_TEXTS[name], present).encode(), values).fetchall()
 

@@ -384,6 +384,10 @@ class SqliteSession:
     def find(self, name: str, present: set[str], /, **values: Any) -> Sequence[Row]:
         return self.database.execute(only(_STATEMENTS[name], present), values).fetchall()
 
+    def change(self, *asked: tuple[str, Sequence[Mapping[str, Any]]]) -> None:
+        for name, rows in asked:
+            self.many(name, rows)
+
     def together(self, *asked: tuple[str, Mapping[str, Any]]) -> list[Sequence[Row]]:
         return [self.all(name, **values) for name, values in asked]
 

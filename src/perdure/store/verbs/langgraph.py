@@ -46,32 +46,40 @@ def put_graph_checkpoint(session: Session, tenant: str, put: GraphPut) -> list[s
     """
     point = put.checkpoint
     where = {"tenant": tenant, "thread": point.thread}
-    if put.pieces or put.relied:
-        session.one("share_graph_thread", name=_lock_name(**where))
-    if put.relied:
-        names = chunk_names(session.keys, tenant, put.relied)
-        found = session.all("graph_pieces_known", **where, digests=session.array(list(names)))
-        there = {names[stored] for (stored,) in found}
-        if gone := [digest for digest in put.relied if digest not in there]:
-            return gone
-    if put.pieces:  # in a fixed order: two that insert the same ones must not wait for each other
-        rows = [{**where, "digest": name, "data": put.pieces[name]} for name in sorted(put.pieces)]
-        session.many("insert_graph_piece", rows)
+    if gone := _gone(session, where, put):
+        return gone
+    # In a fixed order: two that insert the same pieces must not wait for each other.
+    pieces = [{**where, "digest": name, "data": data} for name, data in sorted(put.pieces.items())]
     where["ns"] = point.ns
-    if put.values:
-        versions = point.versions
-        rows = [
-            {**where, "channel": name, "version": versions[name], "data": value.data,
-             "pieces": value.pieces}
-            for name, value in sorted(put.values.items())
-        ]  # fmt: skip
-        session.many("put_graph_value", rows)
-    session.run(
-        "put_graph_checkpoint", **where, id=point.id, parent=point.parent, run=point.run,
-        root=point.root, versions=_json(point.versions), deltas=_json(point.deltas),
-        metadata=point.metadata, data=point.data,
-    )  # fmt: skip
+    values = [
+        {**where, "channel": name, "version": point.versions[name], "data": value.data,
+         "pieces": value.pieces}
+        for name, value in sorted(put.values.items())
+    ]  # fmt: skip
+    checkpoint = {
+        **where, "id": point.id, "parent": point.parent, "run": point.run, "root": point.root,
+        "versions": _json(point.versions), "deltas": _json(point.deltas),
+        "metadata": point.metadata, "data": point.data,
+    }  # fmt: skip
+    session.change(
+        ("insert_graph_piece", pieces),
+        ("put_graph_value", values),
+        ("put_graph_checkpoint", [checkpoint]),
+    )
     return []
+
+
+def _gone(session: Session, where: dict[str, str], put: GraphPut) -> list[str]:
+    """Return the pieces that a checkpoint relies on and that are gone, and keep the others."""
+    if not (put.pieces or put.relied):
+        return []
+    names = chunk_names(session.keys, where["tenant"], put.relied)
+    _, found = session.together(
+        ("share_graph_thread", {"name": _lock_name(**where)}),
+        ("graph_pieces_known", {**where, "digests": session.array(list(names))}),
+    )
+    there = {names[stored] for (stored,) in found}
+    return [digest for digest in put.relied if digest not in there]
 
 
 def put_graph_writes(
