@@ -26,6 +26,7 @@ from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.engine.policy import Policy
 from perdure.engine.registry import JobRegistry
+from perdure.engine.schedules import Schedules
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.transaction import prune
 from perdure.engine.submission import SubmitOptions, job_of_call, new_job
@@ -37,7 +38,6 @@ from perdure.engine.sync import (
 )
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.redis_hint import RedisHint
-from perdure.engine.worker.scheduler import Schedules
 from perdure.engine.worker.worker import (
     runtime_settings,
     tune_interpreter,

@@ -6,8 +6,6 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 from rich.table import Table
 
-from perdure.app import App
-from perdure.cli.loading import find_app
 from perdure.cli.output import (
     Format,
     FormatOption,
@@ -17,7 +15,9 @@ from perdure.cli.output import (
     perform,
     say,
 )
-from perdure.cli.target import AppOption, UrlOption
+from perdure.cli.target import AppOption, UrlOption, find_caller
+from perdure.engine.caller import Caller
+from perdure.engine.schedules import StoredSchedules
 from perdure.jobs.model import Schedule
 from perdure.notify.message import spell_time
 
@@ -44,19 +44,15 @@ def list_schedules(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """List schedules by tenant and name."""
-    found = perform(_list, _app_at(app, url), tenant)
+    found = perform(_list, find_caller(app, url), tenant)
     rows = [_as_json(each) for each in found]
     empty = "There are no schedules: `await app.schedules.put(…)` makes one."
     give_table(rows, output, lambda: _drawn(found), empty=empty, key="name")
 
 
-def _app_at(app: str | None, url: str | None) -> App:
-    return find_app(None if url else app, url)
-
-
-async def _list(app: App, tenant: str | None) -> list[Schedule]:
-    async with app:
-        return await app.schedules.list(tenant=tenant)
+async def _list(caller: Caller, tenant: str | None) -> list[Schedule]:
+    async with caller:
+        return await StoredSchedules(caller.store).list(tenant=tenant)
 
 
 def _drawn(found: list[Schedule]) -> Table:
@@ -97,7 +93,7 @@ def _command_of(action: str, text: str) -> Callable[..., None]:
         app: AppOption = None,
         output: FormatOption = Format.TABLE,
     ) -> None:
-        _change(_app_at(app, url), action, (name, tenant), output)
+        _change(find_caller(app, url), action, (name, tenant), output)
 
     command.__doc__ = text
     return command
@@ -111,14 +107,14 @@ _ACTIONS: Final = {
 _DONE: Final = {"pause": "paused", "resume": "resumed", "delete": "deleted"}
 
 
-def _change(app: App, action: str, which: tuple[str, str], output: Format) -> None:
-    perform(_changed, app, action, which)
+def _change(caller: Caller, action: str, which: tuple[str, str], output: Format) -> None:
+    perform(_changed, caller, action, which)
     done = {"name": which[0], "tenant": which[1], "done": _DONE[action]}
     if not give_one(done, output, "name"):
         say(f"Schedule {which[0]} is {_DONE[action]}.")
 
 
-async def _changed(app: App, action: str, which: tuple[str, str]) -> None:
+async def _changed(caller: Caller, action: str, which: tuple[str, str]) -> None:
     name, tenant = which
-    async with app:
-        await getattr(app.schedules, action)(name, tenant=tenant)
+    async with caller:
+        await getattr(StoredSchedules(caller.store), action)(name, tenant=tenant)

@@ -20,7 +20,7 @@ from weakref import WeakSet, finalize
 from perdure.base.duration import Duration
 from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle, IfParked
-from perdure.engine.worker.scheduler import Schedules
+from perdure.engine.schedules import Schedules
 from perdure.jobs.output import DEFAULT_TOPIC, OutputPiece
 from perdure.process.runtime import close_loop
 
