@@ -163,6 +163,50 @@ async def test_a_person_may_say_that_it_did_not_happen(app: App) -> None:
     assert [line.state for line in await handle.effects()] == ["FAILED", "DONE"]
 
 
+@pytest.mark.parametrize("ends", ["timeout of the step", "timeout in the step", "declared error"])
+def test_a_step_whose_last_attempt_is_interrupted_in_a_call_leaves_the_doubt_to_a_person(
+    url: str, ends: str
+) -> None:
+    @durable
+    async def test(app: App) -> None:
+        calls: list[str] = []
+
+        async def charge(key: str) -> str:
+            calls.append(key)
+            if len(calls) > 1:
+                return "again"
+            await asyncio.Event().wait()
+            return "never"
+
+        timeout = "50ms" if ends == "timeout of the step" else None
+
+        @app.step(retry=Retry(attempts=1), timeout=timeout, raises=(LookupError,))
+        async def pay(ctx: StepContext) -> str:
+            try:
+                async with asyncio.timeout(0.05 if timeout is None else None):
+                    return str(await ctx.effect("payment", charge, target="card"))
+            except TimeoutError:
+                raise (TimeoutError if ends == "timeout in the step" else LookupError) from None
+
+        @app.job
+        async def job() -> str:
+            try:
+                return await pay()
+            except Exception as error:  # noqa: BLE001 - whatever it is, code might pay elsewhere
+                return f"caught {error!r}"
+
+        handle = await app.submit(job())
+        async with app.running():
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
+            (line,) = await handle.effects()
+            assert line.state is EffectState.IN_DOUBT
+            await handle.resolve(line.no, "happened", result="ref-1", by="kim")
+            assert await handle.result("5s") == "ref-1"
+        assert len(calls) == 1
+
+    test(url)
+
+
 @durable
 async def test_a_query_finds_what_an_attempt_left(app: App) -> None:
     calls: list[str] = []

@@ -114,7 +114,7 @@ async def test_a_call_that_is_open_when_its_job_completes_is_in_doubt(app: App) 
         async def call(key: str) -> None:
             await perdure.process.sleep("1h")
 
-        await ctx.effect("payment", call, target="card")
+        await ctx.effect("payment", call, target="card", in_doubt="replay")
 
     @app.job
     async def job(ctx: JobContext) -> str:

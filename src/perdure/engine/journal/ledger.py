@@ -77,6 +77,14 @@ class Ledger:
                 return line
         return None
 
+    async def undecided(self, step: str) -> Effect | None:
+        """Return an open line of a step whose receiver must not be called again."""
+        await self._read()
+        for line in self._lines.values():
+            if line.place.step == step and line.state in OPEN and line.in_doubt == "ask":
+                return line
+        return None
+
     async def latest_of_business(self, business: str) -> Effect | None:
         """Return the latest line under a business key, in any job of the tenant."""
         tenant = self._job.tenant

@@ -27,6 +27,7 @@ from perdure.base.codec import Codec, digest, encode
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import DefinitionError, EffectInDoubt, IllegalTransition
 from perdure.engine import crashpoint, events
+from perdure.engine.journal.run import Run
 from perdure.engine.journal.step_exit import StepCall, StepExit
 from perdure.engine.journal.verdict import NeedsAttention, Unwound
 from perdure.engine.people.attention import alerts
@@ -404,8 +405,7 @@ class Effects:
         )
 
     def _put_in_doubt(self, found: Effect) -> None:
-        if found.state is EffectState.INTENT and found.job_id == self._run.job.id:
-            self._write(found.to(EffectState.IN_DOUBT, self._run.now()))
+        put_in_doubt(self._run, found)
 
     # Writing
 
@@ -517,10 +517,7 @@ class Effects:
         return await self._ledger.latest_of_business(business)
 
     def _write(self, line: Effect) -> None:
-        if events.listens(events.EFFECT[line.state.value]):
-            events.effect_written(self._run, line)
-        self._ledger.add(line)
-        self._run.buffer_effect(line)
+        _write_line(self._run, line)
 
     def _unlock(self, line: Effect) -> None:
         if line.business is not None:
@@ -546,6 +543,19 @@ class Effects:
             raise DefinitionError(f"`undo` is a step that takes the result, not {step!r}")
         name = self._run.node.registry.name(cast("Any", step))
         return UndoCall(name, encode(dict(given), what="the arguments of an undo"))
+
+
+def put_in_doubt(run: Run, found: Effect) -> None:
+    """Write with the next write of the job that nobody knows what became of a call of its own."""
+    if found.state is EffectState.INTENT and found.job_id == run.job.id:
+        _write_line(run, found.to(EffectState.IN_DOUBT, run.now()))
+
+
+def _write_line(run: Run, line: Effect) -> None:
+    if events.listens(events.EFFECT[line.state.value]):
+        events.effect_written(run, line)
+    run.open_ledger().add(line)
+    run.buffer_effect(line)
 
 
 # Exits: an attempt cannot continue before somebody has found out about an effect

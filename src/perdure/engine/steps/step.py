@@ -56,7 +56,9 @@ from perdure.engine.steps.effects import (
     EffectOptions,
     EffectRequest,
     Effects,
+    ExitForDecision,
     ExitForOtherJob,
+    put_in_doubt,
 )
 from perdure.engine.steps.process_step import call_in_os_process
 from perdure.engine.steps.step_context import (
@@ -407,7 +409,21 @@ class StepOperation(Operation[R]):
             event = self._event("step.retried", failure, again_at=wake_at)
             await self._begin_again(again, event)
             return
+        if (left := await self._open_effect()) is not None:
+            put_in_doubt(self.run, left)
+            await self._leave(ExitForDecision(left, f"the step ended with {failure.summary()}"))
+            return
         await self._fail(failure, error)
+
+    async def _open_effect(self) -> Effect | None:
+        """Return an effect that the step leaves open, and that only a person can settle.
+
+        A call that was interrupted, by a timeout of the step for example, may have happened. Code
+        that got an ordinary failure could do it again in another way.
+        """
+        if self.attempt == 1 and (self.live is None or self.live.effects is None):
+            return None
+        return await self.run.open_ledger().undecided(self.entry.id)
 
     async def _fail(self, failure: Failure, error: Exception) -> None:
         """Write that the step has failed for good, and raise that in the code.
