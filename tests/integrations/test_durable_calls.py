@@ -395,7 +395,10 @@ async def test_a_question_is_answered_with_edited_arguments(app: App) -> None:
 
     async with app.running():
         handle = await app.submit(agent(), user="kim")
-        await app.decide(await asked(app), "approve", by=ANN, arguments={"usd": 90})
+        question = await asked(app)
+        assert question.title == "pay of job agent"
+        assert "pay always needs an approval" in question.reasons
+        await app.decide(question, "approve", by=ANN, arguments={"usd": 90})
         assert await handle.result("10s") == [True, {"usd": 90, "to": "kim"}]
 
 

@@ -39,6 +39,10 @@ ActionOption = Annotated[
     ),
 ]
 _PAGE = 1000
+_NOBODY_LISTED = (
+    "nobody is listed who may decide: the app lists people in its Policy(people=…), and is found "
+    "by --app, PERDURE_APP or perdure.toml"
+)
 
 ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit log.")]
 
@@ -224,8 +228,7 @@ def _person(app: Caller, approval: Approval, name: str) -> Person:
     """Return the person with this name. Nothing proves it, but an unknown person has no role."""
     people = app.policy.people
     if not people.contacts and not approval.terms.approvers:
-        hint = "this app lists no people: name it with --app, and list them in its Policy(people=…)"
-        say(hint, err=True)
+        say(_NOBODY_LISTED, err=True)
     return people.by_id(approval.tenant, name) or Person(id=name, tenant=approval.tenant)
 
 

@@ -543,6 +543,13 @@ CHAT, TOOL, ASK = f"{CLOSURE}chat:", f"{CLOSURE}tool:", f"{CLOSURE}approve:"
 _INPUT = InputParameter("a call")
 
 
+def spoken_name(step: str) -> str:
+    """Return the name of a step for people: that of the model or the tool, if it calls one."""
+    for prefix in (CHAT, TOOL, ASK, CLOSURE):
+        step = step.removeprefix(prefix)
+    return step
+
+
 def step_of_closure(
     name: str, body: Callable[..., Any], **options: Unpack[ClosureOptions]
 ) -> Step[..., Any]:

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias, cast
 from msgspec import Struct
 
 from perdure.base.codec import read_plain
-from perdure.jobs.definition import Step
+from perdure.jobs.definition import Step, spoken_name
 from perdure.jobs.risk import Classifier, Judgement, RiskFacts, RiskLevel, recipients_in
 
 IRREVERSIBLE: Final = "cannot be undone"
@@ -116,7 +116,8 @@ def gate_for(
     match step.approval:
         case "required":
             why = IRREVERSIBLE if step.irreversible else "always needs an approval"
-            subject = f"what {name} does" if step.irreversible else name
+            called = spoken_name(name)
+            subject = f"what {called} does" if step.irreversible else called
             reasons = (*judgement.reasons, f"{subject} {why}")
             return GateDecision(Gate.WAIT, Judgement(judgement.level, reasons))
         case "never" if gate is Gate.WAIT:

@@ -53,7 +53,7 @@ from perdure.jobs.approval import (
     no_four_eyes,
     unusable,
 )
-from perdure.jobs.definition import Step
+from perdure.jobs.definition import Step, spoken_name
 from perdure.jobs.failure import failure_of
 from perdure.jobs.gate import Gate, GateDecision, GatePass
 from perdure.jobs.model import JobEvent, JournalEntry
@@ -303,7 +303,7 @@ async def _ask_about_call(step: StepCall, decision: GateDecision) -> None:
     run, entry = step.run, step.entry
     question = Question(
         step=entry.id,
-        title=f"{entry.name} of job {run.job.name}",
+        title=f"{spoken_name(entry.name)} of job {run.job.name}",
         description=step.step.description,
         input=entry.input or b"null",
         judgement=decision.judgement,
