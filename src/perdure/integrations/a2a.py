@@ -3,13 +3,13 @@
     agent = PerdureAgent(app, research, who=who)
     handler = DefaultRequestHandler(agent, agent.tasks, card)      # of the A2A SDK
 
-A task is a job. There is no second record of it: what a client is told about a task is read from
-the job, so it is the same after a restart, and on every server. What the job emits is an artifact
-that grows; its result is another one. A question to people, and a wait for a message of the user,
-is `input-required`, which the next message of the client answers.
+A task is a job, and everything a client learns about it is read from the job, so it is the same
+after a restart, and on every server. What the job emits is an artifact that grows; its result is
+another one. An approval, and a wait for a message from the user, are `input-required`, which the
+client's next message answers.
 
-Tenant and person come from `who` alone. A task is found by the person who began it, and by nobody
-else: for all others it does not exist.
+Tenant and person come only from `who`. A task belongs to the person who started it; for everybody
+else it does not exist.
 """
 
 import inspect

@@ -3,17 +3,16 @@
     app = google.adk.apps.App(name="…", root_agent=agent, plugins=[PerdurePlugin()])
     runner = Runner(app=app, session_service=DurableSessions(service))
 
-In the code of a job, each call of a model or a tool and each access to a session is then a step.
-The loop of the ADK runs again after an interruption, and gets from the journal what was done
-before. Everywhere else nothing changes, and the log says so once.
+In the code of a job, each model call, each tool call and each access to a session is then a step.
+After a crash, the ADK's loop runs again, and takes recorded results from the journal. Outside a job
+nothing changes, and the log has one warning.
 
-A tool with `require_confirmation` asks people. The job waits without a worker, they may edit the
-arguments, and a no goes to the model as the answer of the tool. An `AgentTool` is part of the job,
-in a scope of its own.
+People are asked about a tool with `require_confirmation`, and may edit its arguments. The job waits
+and occupies no worker; a rejection goes to the model as the tool's answer. An `AgentTool` runs in
+the code of the job, in its own scope.
 
-An `InMemorySessionService` must be created in the code of the job, with the runner: then a replay
-writes it again. What runs again at every replay, and must do the same then: callbacks and
-instructions that are functions.
+Create an `InMemorySessionService` in the code of the job, with the runner: a replay rebuilds it.
+Callbacks and instructions that are functions run again at every replay, and must be deterministic.
 """
 
 import base64

@@ -2,16 +2,16 @@
 
     agent = Agent(client, name="analyst", tools=[…], middleware=durable_middleware())
 
-In the code of a job, each call of a model or a tool is then a step. The loop of the framework runs
-again after an interruption, and gets from the journal what was done before. Everywhere else
-nothing changes, and the log says so once.
+In the code of a job, each model call and each tool call is then a step. After a crash, the loop of
+the framework runs again, and takes recorded results from the journal. Outside a job nothing
+changes, and the log has one warning.
 
-A tool with `approval_mode="always_require"` asks people. The job waits without a worker, they may
-edit the arguments, and a no goes to the model as the answer of the tool: in a job, a run does not
-return with requests for approval. `agent.as_tool()` is part of the job, in a scope of its own.
+People are asked about a tool with `approval_mode="always_require"`, and may edit its arguments. The
+job waits and occupies no worker; a rejection goes to the model as the tool's answer. So in a job, a
+run does not return with approval requests. `agent.as_tool()` runs in the job, in its own scope.
 
-A session must be created in the code of the job: then a replay writes it again. What runs again at
-every replay, and must do the same then: other middleware and context providers.
+Create a session in the code of the job: a replay rebuilds it. Other middleware and context
+providers run again at every replay, and must be deterministic.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -74,8 +74,8 @@ def durable_middleware(
     """Return the middleware that makes an agent durable in the code of jobs.
 
     Args:
-        tools: Options of tools by name: `{"send": {"effect": True}}`; False: part of the job, no
-            step. A tool may have them in its `additional_properties`, too, under "perdure".
+        tools: Options of tools by name: `{"send": {"effect": True}}`; False runs it in the job's
+            code. A tool may also have them in its `additional_properties`, under "perdure".
         price: Returns the USD of a usage, None if unknown; by default by genai-prices.
     """
     options = {name: ToolOptions.of({"perdure": given}) for name, given in (tools or {}).items()}

@@ -8,17 +8,17 @@
         return result.final_output
 
 In the code of a job, `Runner.run` and `Runner.run_streamed` then work on durable copies of the
-agents: each call of a model or a tool, each list of an MCP server's tools and each access to a
-session is a step. The loop of the SDK itself runs again after an interruption, and gets from the
-journal what was done before. Everywhere else nothing changes, and the log says so once.
+agents: each model call, each tool call, each list of an MCP server's tools and each access to a
+session is a step. After a crash, the SDK's loop runs again, and takes recorded results from the
+journal. Outside a job nothing changes, and the log has one warning.
 
-A tool with `needs_approval` asks people. The job waits without a worker, they may edit the
-arguments, and a no goes to the model as the answer of the tool. So a run never returns with
-interruptions of function tools. Agents as tools are part of the job, in a scope of their own.
+People are asked about a tool with `needs_approval`, and may edit its arguments. The job waits and
+occupies no worker; a rejection goes to the model as the tool's answer. So a run never returns with
+interruptions of function tools. Agents as tools run in the code of the job, in their own scope.
 
-What runs again at every replay, and must do the same then: instructions, hooks, guardrails and
-filters that are functions. What a tool changes in the context of the run is not there at a replay:
-let it return a value instead.
+Instructions, hooks, guardrails and filters that are functions run again at every replay, and must
+be deterministic. A replay does not repeat what a tool changed in the context of the run: let the
+tool return a value instead.
 """
 
 import copy
@@ -108,7 +108,7 @@ def install(
 
     Args:
         tools: Options of tools by name, for those that cannot be declared with `durable`, such as
-            those of MCP servers: `{"send": {"effect": True}}`; False: part of the job, no step.
+            those of MCP servers: `{"send": {"effect": True}}`; False runs it in the job's code.
         price: Returns the USD of a usage, None if unknown; by default by genai-prices.
     """
     options = {name: ToolOptions.of({"perdure": given}) for name, given in (tools or {}).items()}
@@ -589,7 +589,7 @@ def _text(content: Any) -> str:
 class JobSession(SessionABC):
     """A conversation that lives in a job: create it in the code of the job.
 
-    It needs no database: a replay of the job writes it again.
+    It needs no database: a replay of the job rebuilds it.
     """
 
     def __init__(self, session_id: str = "job") -> None:

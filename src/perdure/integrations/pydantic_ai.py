@@ -6,13 +6,13 @@
     async def research(topic: str) -> str:
         return (await agent.run(topic)).output
 
-The agent's loop is code of the job, and is replayed; each call of a model or a tool is a step, and
-so are the discovery of tools and the handling of events. pydantic-ai has a place for engines like
-this one, `pydantic_ai.durable_exec`: it says *what* must be durable (`DurableOperation`), and
-`_StepBackend` makes a step of each, by `perdure.integrations.durable_calls`.
+The agent's loop runs in the code of the job, and is replayed. Each model call and each tool call is
+a step, and so are the discovery of tools and the handling of events. `pydantic_ai.durable_exec`,
+the extension point for durable engines, says *what* must be durable (`DurableOperation`), and
+`_StepBackend` makes each of these a step, with `perdure.integrations.durable_calls`.
 
-Steps are identified by the run of the agent, and tools by the id and the retry of their call, so
-tools run in parallel, and the order in which they end does not matter.
+Steps are identified by the run of the agent, and tool calls by their id and retry, so tools run in
+parallel, and the order in which they finish does not matter.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
@@ -120,9 +120,9 @@ _step: ContextVar[StepContext | None] = ContextVar("perdure.pydantic_ai.step", d
 
 
 class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
-    """Makes the runs of an agent durable, where the code of a job awaits them.
+    """Makes the runs of an agent durable in the code of a job.
 
-    Elsewhere the agent runs as if this were not there, and the log says so once.
+    Outside a job, the agent runs as if this were not there, and logs one warning.
     """
 
     engine_spec = DurabilityEngineSpec(
@@ -152,14 +152,14 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
         """Make the capability, for one agent or several.
 
         Args:
-            approvals: Calls of tools that require approval become questions to people; otherwise
-                they end the run, as pydantic-ai has it.
-            stream: Ask the model for a stream, and emit its events as the job's output. A run that
-                streams by itself is emitted anyway.
-            price: Returns the USD of a usage; by default by genai-prices.
-            model_timeout: How long one attempt at a call of the model may take.
-            event_stream_handler: Handles events: those of the model live, inside its step, each
-                other one in a step of its own.
+            approvals: Whether people are asked about tool calls that require approval; otherwise
+                such a call ends the run, as usual in pydantic-ai.
+            stream: Whether every run streams, with its events emitted as the job's output. A run
+                that streams anyway is always emitted.
+            price: Returns the USD of a usage; by default from genai-prices.
+            model_timeout: The longest time of one attempt at a model call.
+            event_stream_handler: Handles events: those of the model live, inside its step, and
+                each other event in a step of its own.
             models: Further models for `agent.run(model=…)`, by name.
         """
         super().__init__(models=models, event_stream_handler=event_stream_handler)

@@ -4,10 +4,9 @@
     reply = await think(history, tools.schemas("anthropic"))
     answer = await tools.call(reply.tool, reply.arguments, id=reply.call_id)
 
-What a model writes may be wrong: the name of a tool, or its arguments. What a tool does may fail,
-and a person may reject it. All of that is an answer, which the model reads, and never a failure of
-the job. That the job is cancelled, waits for a person or has no budget left is none: it passes
-through, as with any other call.
+An unknown tool, wrong arguments, a failing tool and a rejected approval are returned to the model
+as answers, and do not fail the job. Cancellation, waiting for a person and an exhausted budget are
+no answers: they affect the job as with any other call.
 """
 
 import inspect
@@ -43,12 +42,12 @@ _REJECTED: Final = type_name(ApprovalRejected)
 
 
 class ToolCall(Struct, frozen=True):
-    """A call of a tool, as a model asks for it.
+    """A tool call, as a model makes it.
 
     Attributes:
         name: The name of the tool.
         arguments: By name; or the JSON text of that, as some providers give it.
-        id: The model's own id of the call; it becomes the identity of the step.
+        id: The tool call id that the model gave; it identifies the step.
     """
 
     name: str
@@ -97,7 +96,7 @@ class Tools:
         return tuple(self._tools)
 
     def schemas(self, shape: ToolShape = "openai") -> list[dict[str, Any]]:
-        """Return what a model is told about the tools, in the form of a provider's API.
+        """Return the schemas of the tools, in the format of a provider's API.
 
         A docstring describes the tool, and its `Args:` the parameters.
 

@@ -2,8 +2,8 @@
 
     agent = create_agent(model, tools, middleware=[PerdureMiddleware()])
 
-It should be the last of the middleware, so that what others do around a call is replayed, and only
-the call itself is a step. Outside of a job it does nothing but say so once.
+Put it last in the list of middleware, so that only the call itself is a step, and what others do
+around it is replayed. Outside a job it does nothing, and logs one warning.
 """
 
 # LangChain leaves parts of its types open.

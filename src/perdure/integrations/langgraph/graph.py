@@ -2,12 +2,12 @@
 
     state = await run_graph(ctx, graph, {"messages": [...]})
 
-LangGraph runs the graph in the code of the job, from its start at every replay, and finds what its
-nodes have returned in the journal. So it needs no checkpointer of its own here; the one that it is
+LangGraph runs the graph in the code of the job, from its start at every replay, and takes the
+results of its nodes from the journal. So it needs no durable checkpointer here; the one that it is
 given is in memory, and ends with the run.
 
-Not everything is a step as a whole. Of an agent with `PerdureMiddleware`, each call of a model or
-tool is one; of a `ToolNode`, each call; and a subgraph runs inline, each of its nodes as a step.
+Some nodes are not a single step: in an agent with `PerdureMiddleware`, each model call and each
+tool call is one; in a `ToolNode`, each tool call; in a subgraph, each of its nodes.
 """
 
 # LangGraph leaves parts of its types open.

@@ -7,9 +7,9 @@
         found = await tools.call_tool("search", {"name": "Kim"})
         await tools.call_tool("send", {"to": "kim", "text": text})
 
-What a server says about a tool decides what follows a crash in the middle of a call: one that only
-reads is called again; one that is idempotent too, with the same key; any other is not, and a person
-is asked whether it was done. Each call carries its key in `_meta`, the same at every attempt.
+The server's hints decide what happens after a crash during a call: a read-only tool is called
+again, and an idempotent one with the same key. Any other call is not repeated: a person is
+asked whether it was done. Each call carries its key in `_meta`, the same at every attempt.
 
 A connection is made in the step that needs it, never by the code of the job, so a replay connects
 to nothing. A process of the worker keeps it open for the next call, and the call after a lost
@@ -134,7 +134,7 @@ class DurableMCP:
         Args:
             name: The tool.
             arguments: Its arguments, which rules, gates and people see.
-            id: The model's id of the call, by which the journal knows it.
+            id: The tool call id that the model gave; it identifies the step.
             meta: More for `_meta` of the request.
 
         Raises:

@@ -6,13 +6,12 @@
 
     server = MCPServer("jobs", extensions=[PerdureTasks(app, who=who)])
 
-Each job is a tool. A client that knows tasks gets the id of the job at once, and asks for it as
-often as it likes (`tasks/get`), from anywhere and after any restart; another one waits for the
-result. A question to people is an elicitation in the task, which `tasks/update` answers; and
-`tasks/cancel` cancels the job.
+Each job is a tool. A client that supports tasks gets the id of the job at once, and polls it with
+`tasks/get`, from anywhere and after any restart; any other client waits for the result. An approval
+is an elicitation in the task, which `tasks/update` answers; `tasks/cancel` cancels the job.
 
-Tenant and person come from `who` alone. A task is found by the person who began it, and by nobody
-else: for all others it does not exist.
+Tenant and person come only from `who`. A task belongs to the person who started it; for everybody
+else it does not exist.
 """
 
 import inspect
