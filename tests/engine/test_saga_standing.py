@@ -139,7 +139,7 @@ async def test_an_effect_that_may_have_happened_is_named_too(app: App) -> None:
         async def call(key: str) -> None:
             await ctx.cancelled.wait()
 
-        await ctx.effect("payment", call, target="card")
+        await ctx.effect("payment", call, target="card", in_doubt="replay")
 
     @app.job
     async def job(ctx: JobContext) -> None:

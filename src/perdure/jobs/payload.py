@@ -30,7 +30,8 @@ CHUNK: Final = 64 * 1024  # bytes before compression
 PREVIEW: Final = 200  # characters
 
 _MARK: Final = b" "
-_SEALED: Final = b"\t"
+_SEALED: Final = b"\t"  # of what is encrypted
+_MARKS: Final = (_MARK, _SEALED)
 _LEVEL: Final = 1  # the fastest: text shrinks to half or less, at a hundred megabytes a second
 
 
@@ -63,7 +64,7 @@ _read: Final = msgspec.json.Decoder(StandIn).decode
 
 def is_stand_in(payload: bytes) -> bool:
     """Whether something else stands in the place of a payload."""
-    return payload[:1] <= _MARK  # a blank, or the tab of one that is encrypted
+    return payload[:1] in _MARKS
 
 
 def stand_in_of(payload: bytes | None) -> StandIn | None:
