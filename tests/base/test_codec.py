@@ -427,3 +427,20 @@ def test_declared_keys_and_dates_come_back_or_are_refused(value: dict[int, set[d
     except Unstorable:
         return
     assert decode(data, dict[int, set[datetime]]) == value
+
+
+class Markup(str):
+    """A kind of text, as libraries have it."""
+
+    __slots__ = ()
+
+
+def test_a_kind_of_text_comes_back_as_text() -> None:
+    for declared, value, back in (
+        (str, Markup("a\0b"), "a\0b"),
+        (Any, {"says": [Markup("\ud800")]}, {"says": ["\ud800"]}),
+        (dict[str, str], {"says": Markup("hi")}, {"says": "hi"}),
+    ):
+        codec: Codec[Any] = Codec(declared)
+        found = codec.decode(codec.encode(value))
+        assert found == back

@@ -125,6 +125,8 @@ def write_unknown(value: Any) -> Any:
         if holds_secret(value):  # a custom serializer could reveal it
             raise Unstorable(NEVER_STORED)
         return value.model_dump(mode="json")
+    if isinstance(value, str) and not is_secret(type(value)):  # a kind of text, as libraries have
+        return str.__str__(value)
     raise NotImplementedError(f"{type(value).__name__} cannot be stored")
 
 
