@@ -44,13 +44,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+# They use what the other folders try on every interpreter, and take long.
+_TRIED_ONCE = tuple(
+    f"tests/{folder}/" for folder in ("bench", "docs", "examples", "integrations", "notify", "web")
+)
+
+
 @pytest.hookimpl(tryfirst=True)  # before the markers of the command line are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is left out on further interpreters, and skip what cannot hold on a worker."""
     for item in items:
         # What jobs do on PostgreSQL is the same on every interpreter; how its store talks to the
         # server is tried on each of them by tests/store.
-        if "[postgres" in item.nodeid and not item.nodeid.startswith("tests/store/"):
+        on_postgres = "[postgres" in item.nodeid and not item.nodeid.startswith("tests/store/")
+        if on_postgres or item.nodeid.startswith(_TRIED_ONCE):
             item.add_marker(pytest.mark.once)
         if (why := on_worker.reason_to_skip(item.nodeid)) is not None:
             item.add_marker(pytest.mark.skip(reason=why))
