@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.type_checkers import ROOT, Checker, expected, mypy, pyright
 
-pytestmark = pytest.mark.once
+# Without a cache, the checkers read every framework that the examples import.
+pytestmark = [pytest.mark.once, pytest.mark.timeout(600)]
 
 WRONG = ROOT / "tests/typing/wrong_programs.py"
 RIGHT = sorted(

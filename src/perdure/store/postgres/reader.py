@@ -68,7 +68,13 @@ class PgReader(Connection):
         self._nothing: tuple[int, int] | None = None  # a pipe that nobody writes to
 
     def connect(self) -> int | None:
-        self._open()
+        for left in reversed(range(_READ_ATTEMPTS)):
+            try:
+                self._open()
+                break
+            except psycopg.Error as error:  # it was lost as soon as it was opened
+                if not left:
+                    raise translate(error, self._target) from error
         return self._descriptor if self._target.can_listen else None
 
     def disconnect(self) -> None:
