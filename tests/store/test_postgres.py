@@ -318,7 +318,7 @@ async def test_nobody_can_take_the_lease_while_a_write_is_under_way(
                 b"NULL, 0, NULL, NULL, NULL)"
             )
             write = asyncio.ensure_future(store.write(write_of(claim, entry(0), events=events)))
-            while not _is_waiting(base):
+            while not _is_waiting(base, holder):
                 assert not write.done()
                 await asyncio.sleep(0)
             with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -338,7 +338,7 @@ async def test_a_write_that_meets_a_take_over_waits_for_it_and_is_refused(
         with psycopg.connect(base, options=f"-c search_path={schema}") as thief:
             thief.execute(b"UPDATE lease SET owner = 'thief', epoch = epoch + 1")
             write = asyncio.ensure_future(store.write(write_of(claim, entry(0), events=events)))
-            while not _is_waiting(base):
+            while not _is_waiting(base, thief):
                 assert not write.done()
                 await asyncio.sleep(0)
             thief.commit()
@@ -347,8 +347,9 @@ async def test_a_write_that_meets_a_take_over_waits_for_it_and_is_refused(
         assert await store.journal("a") == []
 
 
-def _is_waiting(base: str) -> bool:
+def _is_waiting(base: str, holder: psycopg.Connection[tuple[object, ...]]) -> bool:
+    """Whether anybody waits for this session: others of the server may wait for their own."""
     with psycopg.connect(base, autocommit=True) as pg:
-        query = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        row = pg.execute(query).fetchone()
+        query = b"SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+        row = pg.execute(query, (holder.info.backend_pid,)).fetchone()
     return bool(row and row[0])
