@@ -348,7 +348,7 @@ async def test_a_write_that_meets_a_take_over_waits_for_it_and_is_refused(
 
 
 def _is_waiting(base: str, holder: psycopg.Connection[tuple[object, ...]]) -> bool:
-    """Whether anybody waits for this connection; others of the server may wait for locks of their own."""
+    """Whether anybody waits for this connection: other tests have locks of their own."""
     with psycopg.connect(base, autocommit=True) as pg:
         query = b"SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
         row = pg.execute(query, (holder.info.backend_pid,)).fetchone()
