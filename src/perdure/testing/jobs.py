@@ -27,7 +27,9 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from perdure.app import App
 from perdure.base.clock import Clock
@@ -52,7 +54,6 @@ from perdure.process.process import current
 from perdure.process.runtime import Runtime
 from perdure.process.threads import is_offloading
 from perdure.store.store import Store
-from perdure.testing.answers import Answer, AnswerRule
 from perdure.testing.clock import Deadlock
 from perdure.testing.skipping import SkippingClock, SkippingLoop, StoreTime
 from perdure.testing.step_faults import (
@@ -67,6 +68,8 @@ from perdure.testing.step_faults import (
 from perdure.testing.watched_store import CrashPoint, Moment, WatchedStore
 
 T = TypeVar("T")
+# "approve" or "reject", or a function that returns one of them, or None to leave it open.
+Answer: TypeAlias = VoteVerdict | Callable[[Approval], VoteVerdict | None]
 
 # Real seconds between two looks at whether there is anything left to do.
 _LOOK_EVERY = 0.001
@@ -81,12 +84,47 @@ _LOOKS_UNTIL_SETTLED = 5
 # Time is not skipped for less than this: it passes by itself.
 _SHORTEST_SKIP = 0.002
 
-
+_APPROVER = frozenset({"approver"})
 _WAITS_FOR_EVER = "nothing is due any more, and the test waits for a job that cannot end:"
 _WHAT_TO_DO = (
     "send it what it waits for, answer with `env.answer_approvals`, or resume it before you wait "
     "for its result"
 )
+
+
+class AnswerRule(Struct, frozen=True, kw_only=True):
+    """How people answer some of the questions."""
+
+    answer: Answer
+    by: tuple[Person | str, ...]
+    title: str | None  # a part of the title
+    step: str | None  # the step that waits
+    after: float  # seconds after the question
+    reason: str
+
+    def verdict_for(self, approval: Approval) -> VoteVerdict | None:
+        """Return the answer to a question; None if this rule does not answer it."""
+        waiting = (approval.step, approval.step.partition("#")[0])
+        if self.title is not None and self.title not in approval.title:
+            return None
+        if self.step is not None and self.step not in waiting:
+            return None
+        return self.answer(approval) if callable(self.answer) else self.answer
+
+    def voters(self, approval: Approval, *, listed: bool) -> Sequence[Person | str]:
+        """Return those who have not voted yet; `listed`: the app itself knows the people."""
+        voted = {decision.person for decision in approval.decisions}
+        people = [
+            Person(id=each, tenant=approval.tenant, roles=_APPROVER)
+            if isinstance(each, str) and not listed
+            else each
+            for each in self.by
+        ]
+        return [each for each in people if _id(each) not in voted]
+
+
+def _id(person: Person | str) -> str:
+    return person if isinstance(person, str) else person.id
 
 
 class Environment:

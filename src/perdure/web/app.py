@@ -1,12 +1,15 @@
 """The ASGI app that `app.asgi()` returns: the API, and what else is served beside it.
 
 It is one Starlette app, which may be served by itself or mounted below any prefix of another app.
+Every answer has headers by which a browser does only what our own pages need: nothing inline runs,
+nothing is loaded from elsewhere, no other site may show our pages in a frame, and no other site
+learns our addresses, which may hold secrets.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,7 +21,6 @@ from perdure.engine.caller import Caller
 from perdure.notify.people import People
 from perdure.observe.prometheus import Metrics
 from perdure.web.access.gate import Access
-from perdure.web.access.headers import with_headers
 from perdure.web.access.tenant import RECENT, Preparer
 from perdure.web.body import LIMITS, RequestLimits
 from perdure.web.changes import Changes
@@ -40,6 +42,26 @@ if TYPE_CHECKING:
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+RawHeaders: TypeAlias = list[tuple[bytes, bytes]]
+
+CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; worker-src 'self'; font-src 'self'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # Not `no-referrer`: with that, a browser sends the origin of our own forms as `null`.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+_RAW: Final[RawHeaders] = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+_RAW_TLS: Final[RawHeaders] = [*_RAW, (b"strict-transport-security", b"max-age=31536000")]
 
 
 class AsgiOptions(TypedDict, total=False):
@@ -122,12 +144,25 @@ class WebApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = with_headers(
+                message["headers"] = _with_headers(
                     message.get("headers", ()), scope.get("scheme", "http")
                 )
             await send(message)
 
         await self._inner(scope, receive, guarded)
+
+
+def _with_headers(given: Iterable[tuple[bytes, bytes]], scheme: str) -> RawHeaders:
+    """Return the headers of an answer with ours; a part may have stricter ones of its own.
+
+    Args:
+        given: The headers so far.
+        scheme: "https", or "http", over which a browser must not be made to insist on TLS.
+    """
+    listed = list(given)
+    known = {name.lower() for name, _ in listed}
+    ours = _RAW_TLS if scheme == "https" else _RAW
+    return listed + [pair for pair in ours if pair[0] not in known]
 
 
 def _login_routes(gate: AccessGate) -> list[HttpRoute]:

@@ -9,12 +9,12 @@ from starlette.requests import Request
 
 from perdure import App
 from perdure.web.access.gate import Access
-from perdure.web.access.headers import CSP
 from perdure.web.access.principal import Permission, Principal, Role
 from perdure.web.access.rates import Rate, Rates, address_key
 from perdure.web.access.secret_text import csrf_token, hash_secret, new_token
 from perdure.web.access.sessions import local_operator, new_sign_in_link
 from perdure.web.access.settings import AccessSettings
+from perdure.web.app import CSP
 from perdure.web.login import local_path
 from tests.support.browser_like import (
     bearer,
