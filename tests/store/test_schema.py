@@ -20,8 +20,9 @@ from perdure.store.migrations import Migration, migrations, missing
 from perdure.store.open import open_store
 from perdure.store.postgres.connection import Pg, Target
 from perdure.store.postgres.schema import migrate as migrate_postgres
+from perdure.store.sealing import all_statements
 from perdure.store.sqlite.schema import migrate as migrate_sqlite
-from perdure.store.statements import Dialect, load, only
+from perdure.store.statements import Dialect, only
 from tests.support.store import new_job, sql
 
 ROOT = Path(__file__).parent.parent.parent
@@ -179,7 +180,7 @@ def test_the_database_knows_the_transitions_of_steps(
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
 def test_no_mark_of_a_statement_is_left_over(dialect: Dialect) -> None:
-    for name, text in load(dialect).items():
+    for name, text in all_statements(dialect).items():
         assert not re.search(r"-- (sqlite|postgres)", text), name
         assert "-- if" not in only(text, set()), name
         if dialect == "postgres":
@@ -211,7 +212,7 @@ def test_no_two_statements_have_one_name(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(Path, "read_text", read_text)
     with pytest.raises(RuntimeError, match="called the same: name: one"):
-        load("sqlite")
+        all_statements("sqlite")
 
 
 def scans(dialect_statement: str) -> list[str]:
@@ -241,18 +242,18 @@ _LOOKS_AT_ALL = {
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(load("sqlite")) - {"counts", "find_jobs"} - _LOOKS_AT_ALL)
+    "name", sorted(set(all_statements("sqlite")) - {"counts", "find_jobs"} - _LOOKS_AT_ALL)
 )
 def test_no_statement_reads_a_whole_table(name: str) -> None:
-    assert scans(load("sqlite")[name]) == []
+    assert scans(all_statements("sqlite")[name]) == []
 
 
 @pytest.mark.parametrize(
     "present", [{"tenant"}, {"state"}, {"name"}, {"tenant", "key"}, {"parent"}]
 )
 def test_jobs_are_found_by_an_index(present: set[str]) -> None:
-    assert scans(only(load("sqlite")["find_jobs"], present)) == []
-    assert scans(only(load("sqlite")["find_labelled_jobs"], present | {"labels"})) == []
+    assert scans(only(all_statements("sqlite")["find_jobs"], present)) == []
+    assert scans(only(all_statements("sqlite")["find_labelled_jobs"], present | {"labels"})) == []
 
 
 # Those that count, or whose tables hold little that is open.
@@ -292,7 +293,7 @@ def test_no_statement_reads_a_whole_table_that_was_empty_when_it_was_counted(
         )
         found = {
             name: whole
-            for name, text in load("postgres").items()
+            for name, text in all_statements("postgres").items()
             if name not in _MAY_SCAN and "{" not in text and (whole := _whole_scans(pg, text))
         }
     assert found == {}

@@ -3,9 +3,8 @@
 import sqlite3
 from contextlib import closing
 
-from perdure.store.sealing import TABLES, table_of
+from perdure.store.sealing import TABLES, all_statements, table_of
 from perdure.store.sqlite.schema import migrate
-from perdure.store.statements import load
 
 # What SQL finds, orders or compares, or what holds nothing of people: names, keys, ids, hashes,
 # states. A new column of texts belongs here or into `TABLES`, and into docs/jobs/encryption.md.
@@ -64,7 +63,7 @@ def test_every_column_of_texts_is_encrypted_or_listed_as_plain() -> None:
 
 
 def test_a_statement_is_of_the_table_that_it_writes_or_reads() -> None:
-    texts = load("postgres")
+    texts = all_statements("postgres")
     wanted = {
         "insert_job": "job",
         "command_answer": "worker_command",

@@ -26,7 +26,7 @@ import msgspec
 
 from perdure.base.encryption import TRIVIAL, Encryption, Keys, Locked, is_sealed, key_of
 from perdure.base.errors import EncryptionError
-from perdure.store.statements import Row
+from perdure.store.statements import Dialect, Row, load
 
 KEY_FACT: Final = "encryption key "
 
@@ -213,6 +213,42 @@ def chunk_names(keys: Keys | None, job_id: str, digests: Iterable[str]) -> dict[
 
 
 # Statements
+
+# A walk locks the rows that it reads; those that others have locked are left to a further walk.
+_WALK: Final = """
+-- name: sealed_{table}
+SELECT {columns} FROM {table}
+WHERE ({key}) > ({after})
+ORDER BY {key}
+LIMIT :limit
+FOR UPDATE SKIP LOCKED  -- postgres if locked
+
+-- name: reseal_{table}
+"""
+_CHANGE: Final = "UPDATE {table} SET {changes} WHERE {same}\n"
+# A row that is named by its data was inserted again under its other name.
+_DELETE: Final = "DELETE FROM {table} WHERE {same}\n"
+
+
+def all_statements(dialect: Dialect) -> dict[str, str]:
+    """Return all statements of one database, with those that walk through encrypted tables."""
+    return load(dialect, "".join(_walk(*each) for each in TABLES.items()))
+
+
+def _walk(table: str, declared: SealedTable) -> str:
+    return (_WALK + (_DELETE if "digest" in declared.key else _CHANGE)).format(
+        table=table,
+        columns=", ".join(walked_columns(declared)),
+        key=", ".join(declared.key),
+        after=", ".join(f":after_{each}" for each in declared.key),
+        changes=", ".join(f"{each} = :{each}" for each in declared.columns),
+        same=" AND ".join(f"{each} = :{each}" for each in declared.key),
+    )
+
+
+def walked_columns(declared: SealedTable) -> list[str]:
+    """Return which columns of a table are read by a walk."""
+    return list(dict.fromkeys((*declared.key, declared.row, *declared.columns)))
 
 
 @cache

@@ -104,10 +104,10 @@ class Session(Protocol):
         ...
 
 
-def load(dialect: Dialect) -> dict[str, str]:
-    """Return all statements of one database by name."""
+def load(dialect: Dialect, made: str = "") -> dict[str, str]:
+    """Return the statements of one database by name: of all files, and those of the text `made`."""
     other = "postgres" if dialect == "sqlite" else "sqlite"
-    texts = [
+    texts = [made] + [
         path.read_text("utf-8")
         for path in sorted(files("perdure.store").joinpath("sql").iterdir(), key=str)
         if path.name.endswith(".sql") and path.name != f"{other}.sql"

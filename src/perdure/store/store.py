@@ -402,14 +402,15 @@ class Store:
 
     def tell_watchers(self) -> None:
         """Notify the watchers that a job may be due; may be called from any thread."""
-        for watcher in tuple(self._watchers):
-            if not watcher.tell():
-                self._unwatch(watcher)
+        self._tell(tuple(self._watchers))
 
     def tell_readers(self) -> None:
         """Notify those who watch output; workers have nothing to do with it."""
-        for watcher in tuple(self._watchers):
-            if watcher.output and not watcher.tell():
+        self._tell([each for each in tuple(self._watchers) if each.output])
+
+    def _tell(self, watchers: Sequence["_Watcher"]) -> None:
+        for watcher in watchers:
+            if not watcher.tell():
                 self._unwatch(watcher)
 
     def _unwatch(self, watcher: "_Watcher") -> None:

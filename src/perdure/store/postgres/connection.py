@@ -42,11 +42,12 @@ from perdure.jobs.audit import AuditDraft
 from perdure.store.sealing import (
     KEY_FACT,
     Sealing,
+    all_statements,
     keys_for,
     seal_parameters,
     used_keys,
 )
-from perdure.store.statements import Row, load, only
+from perdure.store.statements import Row, only
 
 _UNREADABLE: Final = (
     "the database URL cannot be parsed: write postgresql://user:password@host:5432/name, "
@@ -257,7 +258,7 @@ def is_transient(error: psycopg.Error) -> bool:
     return isinstance(error, transient)
 
 
-_TEXTS = load("postgres")
+_TEXTS = all_statements("postgres")
 STATEMENTS = {name: text.encode() for name, text in _TEXTS.items()}
 _COLUMNS = (
     *("job_id", "seq", "id", "kind", "name", "state", "attempt"),

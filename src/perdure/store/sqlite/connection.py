@@ -41,8 +41,8 @@ from perdure.base.errors import (
 from perdure.base.retry import Retry
 from perdure.jobs.audit import AuditDraft
 from perdure.jobs.effect import EffectState
-from perdure.store.sealing import KEY_FACT, Sealing, keys_for, used_keys
-from perdure.store.statements import Row, load, only
+from perdure.store.sealing import KEY_FACT, Sealing, all_statements, keys_for, used_keys
+from perdure.store.statements import Row, only
 from perdure.store.verbs.audit import append
 
 _log = logging.getLogger("perdure.store")
@@ -315,7 +315,7 @@ def kind_of(path: Path, mounts: str) -> str:
 
 Statements = Mapping[int, str]  # by the number of rows
 
-_STATEMENTS = load("sqlite")
+_STATEMENTS = all_statements("sqlite")
 # An entry with all its columns, and a lean one without error, checkpoint, wake-up and key: most
 # have none, and None is the most expensive of all parameters.
 _FULL_ROW = f"({', '.join('?' * 18)})"

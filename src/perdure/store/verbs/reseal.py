@@ -25,6 +25,7 @@ from perdure.store.sealing import (
     seal_value,
     sealed_by,
     used_keys,
+    walked_columns,
 )
 from perdure.store.statements import Row, Session
 
@@ -69,7 +70,7 @@ def reseal(
             changed += 1
         counted[keys.writes] += len(under)
     session.run("end_reseal")
-    return SealedPage(_next(table, found, limit), changed, counted)
+    return SealedPage(_last(table, found), changed, counted)
 
 
 def sealed_page(
@@ -80,7 +81,7 @@ def sealed_page(
     counted = Counter[str]()
     for values in found:
         counted.update(_keys_of(table, values))
-    return SealedPage(_next(table, found, limit), 0, counted)
+    return SealedPage(_last(table, found), 0, counted)
 
 
 def _page(
@@ -89,14 +90,13 @@ def _page(
     declared = TABLES[table]
     at = first_position(table) if after is None else after
     given = {f"after_{name}": each for name, each in zip(declared.key, at, strict=True)}
-    names = dict.fromkeys((*declared.key, declared.row, *declared.columns))
+    names = walked_columns(declared)
     found = session.find(f"sealed_{table}", {"locked"} if locked else set(), limit=limit, **given)
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
-def _next(table: str, found: Sequence[Mapping[str, Any]], limit: int) -> Position | None:
-    # Fewer than asked for may also be locked by others, behind the last one.
-    del limit
+def _last(table: str, found: Sequence[Mapping[str, Any]]) -> Position | None:
+    # Fewer rows than asked for are not the end: others may have locked some.
     return tuple(found[-1][name] for name in TABLES[table].key) if found else None
 
 
@@ -163,7 +163,7 @@ def copy_sealed(session: Session, source: str, fork: str) -> None:
         mine = [each for each in page if each["job_id"] == fork]
         for values in mine:
             session.run("reseal_journal", **_moved(keys, "journal", values, source))
-        after = _next("journal", mine, _PAGE)
+        after = _last("journal", mine)
     session.run("end_reseal")
 
 
