@@ -28,6 +28,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import Notice
 from perdure.jobs.output import DEFAULT_TOPIC
+from perdure.observe.endpoints import Endpoints
 from perdure.store.open import open_store
 from tests.engine.test_approval import ANN, asked
 from tests.engine.test_canary import everything_in
@@ -331,7 +332,7 @@ def test_the_api_of_a_server_without_keys_says_so_in_place_of_each_payload(url: 
     perdure.run(main)
 
 
-def test_a_worker_that_lacks_a_new_key_claims_nothing(url: str) -> None:
+def test_a_worker_that_lacks_a_new_key_claims_nothing_and_is_not_ready(url: str) -> None:
     """It began before the store was encrypted: jobs wait for workers that have the key."""
 
     async def main() -> None:
@@ -348,6 +349,9 @@ def test_a_worker_that_lacks_a_new_key_claims_nothing(url: str) -> None:
                 assert await store.claim("w", plain.queues, 5, 60.0) == []
                 while nodes(plain)[0].lacks_keys != KEYS.ids:  # it says so at its next heartbeat
                     await perdure.process.sleep("5ms")
+                probe = Endpoints(plain.store, workers=lambda: nodes(plain))
+                unready = await probe.answer("/readyz")
+                assert (unready.status, KEYS.writes in str(unready.body)) == (503, True)
                 assert [each.ready for each in await store.outlook(queues)] == [False]
                 async with sealed.running():
                     assert await handle.result("20s") == f"{word('result')} kim"

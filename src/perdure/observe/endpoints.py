@@ -3,14 +3,14 @@
 * `/healthz` says whether this process works at all: 200, or 503 if the event loop of a worker shows
   no pulse. A process manager restarts what is not healthy.
 * `/readyz` says whether it should get work: the store answers and has the schema that this code
-  knows, each worker here has registered and still says so, and none of them drains.
+  knows, each worker here has registered and still says so, and none drains or lacks a key.
 * `/metrics` has the metrics of this process and of the store.
 
 It may run on another event loop than the workers, so that it answers while a step blocks theirs.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from perdure.base.errors import StoreError
@@ -46,6 +46,8 @@ class ObservedWorker(Protocol):
     def registered_at(self) -> float | None: ...
     @property
     def pulse_at(self) -> float | None: ...
+    @property
+    def lacks_keys(self) -> Sequence[str]: ...
 
 
 def why_unhealthy(workers: Iterable[ObservedWorker]) -> str | None:
@@ -67,6 +69,8 @@ def why_workers_unready(workers: Iterable[ObservedWorker]) -> str | None:
         silent = worker.loop.time() - worker.registered_at
         if silent > worker.settings.lease:
             return f"the worker could not renew its registration for {silent:.0f} s"
+        if worker.lacks_keys:
+            return f"the worker lacks keys of the store: {', '.join(worker.lacks_keys)}"
     return None
 
 
