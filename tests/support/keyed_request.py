@@ -1,8 +1,9 @@
 """Sends one request with a key to the API of an app, and may kill itself at one of its commits.
 
-    python -m tests.support.keyed_request URL KEY COMMIT
+    python -m tests.support.keyed_request URL KEY COMMIT [pause]
 
-COMMIT counts from 1; 0 kills nothing. It prints the status of the answer and the id of the job.
+COMMIT counts from 1; 0 kills nothing. The request submits a job, or pauses all. It prints the
+status of the answer, and the id of the job or how many jobs were paused.
 """
 
 import asyncio
@@ -45,9 +46,12 @@ async def main() -> None:
         if commit:
             _kill_at(commit)
         headers = {"idempotency-key": key}
-        body = {"name": "twice", "arguments": [1]}
-        answer = await client.post("/api/v1/jobs", json=body, headers=headers)
-        sys.stdout.write(f"{answer.status_code} {answer.json()['id']}\n")
+        if sys.argv[4:] == ["pause"]:
+            path, body, field = "/api/v1/jobs/bulk", {"action": "pause", "q": ""}, "affected"
+        else:
+            path, body, field = "/api/v1/jobs", {"name": "twice", "arguments": [1]}, "id"
+        answer = await client.post(path, json=body, headers=headers)
+        sys.stdout.write(f"{answer.status_code} {answer.json()[field]}\n")
 
 
 if __name__ == "__main__":

@@ -112,9 +112,10 @@ async def test_a_refused_request_gives_its_key_back_unless_it_has_changed_someth
         assert (known.taker, len(known.done)) == ("third", 1)
 
 
-def send(url: str, key: str, commit: int = 0) -> tuple[int, str]:
+def send(url: str, key: str, commit: int = 0, *what: str) -> tuple[int, str]:
     """Send a request with a key from a program of its own: see `keyed_request`."""
-    arguments = [sys.executable, "-m", "tests.support.keyed_request", url, key, str(commit)]
+    program = [sys.executable, "-m", "tests.support.keyed_request"]
+    arguments = [*program, url, key, str(commit), *what]
     done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=False)
     return done.returncode, done.stdout
 
@@ -136,3 +137,28 @@ def test_a_request_whose_server_is_killed_at_any_commit_happens_once(url: str) -
     jobs = app.sync.find_jobs(JobQuery())
     app.sync.close()
     assert [each.state for each in jobs] == [JobState.PENDING] * (killed + 1)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("commit", "begun"), [(1, 0), (2, 50), (3, 60), (4, 60)])
+def test_a_command_to_many_jobs_whose_server_is_killed_reaches_each_of_them_once(
+    url: str, commit: int, begun: int
+) -> None:
+    app = App(url)
+
+    @app.job
+    async def twice(number: int) -> int:
+        return 2 * number
+
+    jobs = app.sync.submit_many([twice(number) for number in range(60)])
+    assert send(url, "key", commit, "pause") == (-signal.SIGKILL, "")
+    # Somebody resumes them meanwhile, and they are not paused again.
+    resumed = app.sync.command_jobs("resume", JobQuery())
+    assert len(resumed.affected) == begun
+    grow_old(url)
+    assert send(url, "key", 0, "pause") == (0, "200 60\n")
+    assert send(url, "key", 0, "pause") == (0, "200 60\n")
+    for job in jobs:
+        events = [each.type for each in job.events()]
+        assert events.count("pause.asked") == 1
+    app.sync.close()

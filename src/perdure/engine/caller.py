@@ -5,7 +5,6 @@ used from any number of event loops and threads at once: see `store.shared` for 
 `WaitsByLoop` for those who wait for results.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
@@ -19,7 +18,6 @@ from perdure.base.encryption import Encryption
 from perdure.base.errors import (
     AmbiguousId,
     ArgumentError,
-    IllegalTransition,
     JobNotFound,
     StoreError,
     WorkerNotFound,
@@ -240,20 +238,22 @@ class Caller:
         states = states_for(action) if query.states is None else query.states
         found = await self._all_jobs(replace(query, states=states, limit=_PAGE))
         results: list[BulkResult] = []
-        for first in range(0, len(found), _AT_ONCE):
+        while True:
             if on_progress is not None:
-                on_progress(first, len(found))
-            asked = [
-                (job, Command(job_id=job.job_id, action=action, actor=by, reason=reason))
-                for job in found[first : first + _AT_ONCE]
-            ]
-            ask = self._would_refuse if dry_run else self._refusal
-            refusals = await asyncio.gather(*(ask(command) for _, command in asked))
-            results += [
-                replace(job, refused=why or "")
-                for (job, _), why in zip(asked, refusals, strict=True)
-            ]
-        return BulkReport(action=action, dry_run=dry_run, results=results)
+                on_progress(len(results), len(results) + len(found))
+            part = await self.verbs.command_jobs(
+                [
+                    (job, Command(job_id=job.job_id, action=action, actor=by, reason=reason))
+                    for job in found[:_AT_ONCE]
+                ],
+                dry_run=dry_run,
+            )
+            if not part and not found:
+                return BulkReport(action=action, dry_run=dry_run, results=results)
+            # Those that an interrupted request with the same key has commanded may come first.
+            results += part
+            done = {each.job_id for each in part}
+            found = [each for each in found if each.job_id not in done]
 
     async def _all_jobs(self, query: JobQuery) -> list[BulkResult]:
         """Return all jobs that a query finds, the oldest first."""
@@ -262,17 +262,6 @@ class Caller:
             found += [BulkResult(job_id=job.id, name=job.name, state=job.state) for job in page]
             query = replace(query, before=(page[-1].created_at, page[-1].id))
         return found[::-1]
-
-    async def _would_refuse(self, command: Command) -> str | None:
-        return await self.verbs.refusal(command)
-
-    async def _refusal(self, command: Command) -> str | None:
-        """Give a command to a job; return why it refuses it, if it does."""
-        try:
-            await self.verbs.command(command)
-        except (IllegalTransition, JobNotFound) as error:
-            return str(error)
-        return None
 
     async def export_job(self, job_id: str) -> bytes:
         """Return a job as JSON for other machines: all that people may see of it, no secrets.

@@ -183,7 +183,7 @@ class Store:
     fork_refusal = reads(verbs.submit.fork_refusal)
     send = changes(verbs.command.send, announces=True)
     command = changes(verbs.command.command, announces=True)
-    refusal = changes(verbs.command.refusal)  # a change, since it locks as a command does
+    command_jobs = changes(verbs.command.command_jobs, announces=True)
     job = reads(verbs.read.job)
     jobs = reads(verbs.read.jobs)
     listed_jobs = reads(verbs.listing.listed_jobs)

@@ -14,7 +14,8 @@ SELECT digest, taker, done, status, body FROM answer
 WHERE tenant = :tenant AND principal = :principal AND key = :key
 
 -- name: note_done
-UPDATE answer SET done = done || :line
+-- It is not given up as long as it goes on.
+UPDATE answer SET done = done || :line, at = :now
 WHERE tenant = :tenant AND principal = :principal AND key = :key AND taker = :taker
   AND status IS NULL
 

@@ -11,7 +11,7 @@ from perdure.base.errors import IllegalTransition
 from perdure.store.statements import Session
 
 KEPT: Final = 24 * 3600.0  # seconds
-_GIVEN_UP: Final = 60.0  # seconds after which a request without an answer may be taken by another
+_GIVEN_UP: Final = 60.0  # seconds without a change, after which another may take a request
 
 
 class RequestKey(NamedTuple):
@@ -52,7 +52,7 @@ def note_done(session: Session, key: RequestKey, line: str) -> None:
     Raises:
         IllegalTransition: Another has taken the key: the change must not happen.
     """
-    if not session.run("note_done", **key._asdict(), line=f"{line}\n"):
+    if not session.run("note_done", **key._asdict(), line=f"{line}\n", now=session.now()):
         raise IllegalTransition("another request with the same key has taken over: ask again")
 
 

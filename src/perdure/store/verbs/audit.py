@@ -1,6 +1,6 @@
 """The audit log: appended in the transaction of the change that it is about."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -40,7 +40,7 @@ def audited(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    describe: Callable[[Any], AuditDraft | None],
+    describe: Callable[[Any], Iterable[AuditDraft]],
     key: RequestKey | None = None,
 ) -> Any:
     """Run a verb, and append what it did to the audit log, in one transaction.
@@ -50,14 +50,15 @@ def audited(
         function: The verb.
         args: Its arguments by position.
         kwargs: Its arguments by name.
-        describe: Returns the entry for what the verb returned; None: there is nothing to note.
+        describe: Returns the entries for what the verb returned.
         key: The key of the request that calls it, with which the result is noted.
     """
     result = function(session, *args, **kwargs)
-    draft = describe(result)
-    if key is not None and not isinstance(result, Refusal):  # else nothing was changed
+    drafts = describe(result)
+    changed_nothing = isinstance(result, Refusal) or result == []
+    if key is not None and not changed_nothing:
         note_done(session, key, msgspec.json.encode(result).decode())
-    if draft is not None:
+    for draft in drafts:
         session.note(draft)
     return result
 

@@ -1,8 +1,12 @@
 """Commands of people to jobs: checked against the table of transitions, and always audited."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast, get_args
 
+from msgspec.structs import replace
+
 from perdure.base.errors import IllegalTransition, JobNotFound
+from perdure.jobs.bulk import BulkResult
 from perdure.jobs.effect import Choice
 from perdure.jobs.failure import Failure
 from perdure.jobs.fleet import kind_of
@@ -86,13 +90,25 @@ def _close_alerts(session: Session, job: _JobNow, decision: _Decision, command: 
             close_alerts(session, job.id, NoticeKind.RESOLVED, text, only=key)
 
 
-def refusal(session: Session, command: Command) -> str | None:
-    """Return why a job would refuse a cancel, pause, resume or retry; None if it would not."""
+def command_jobs(
+    session: Session,
+    asked: Sequence[tuple[BulkResult, Command]],
+    *,
+    dry_run: bool = False,
+) -> list[BulkResult]:
+    """Execute a cancel, pause, resume or retry of some jobs; return what each does, or would."""
+    ids = [each.job_id for each, _ in asked]
+    session.all("fences", ids=session.array(ids))  # locks them in the order of every write
+    ask = _decide if dry_run else command
+    return [replace(job, refused=_refusal(session, ask, each)) for job, each in asked]
+
+
+def _refusal(session: Session, ask: Callable[[Session, Command], object], asked: Command) -> str:
     try:
-        _decide(session, command)
+        ask(session, asked)  # whatever raises has changed nothing
     except (JobNotFound, IllegalTransition) as error:
         return str(error)
-    return None
+    return ""
 
 
 def _decide(session: Session, command: Command) -> tuple[_JobNow, _Decision]:

@@ -15,6 +15,7 @@ import msgspec
 
 from perdure.jobs.approval import Approval, Delegation, Refusal, Vote
 from perdure.jobs.audit import INSTALLATION, AuditCheck, AuditDraft, AuditHead, AuditReport
+from perdure.jobs.bulk import BulkResult
 from perdure.jobs.credential import SessionRow
 from perdure.jobs.model import Command, NewJob, Schedule
 from perdure.jobs.saved_view import SavedView
@@ -24,10 +25,9 @@ from perdure.store.verbs.answer import RequestKey
 from perdure.web.access.principal import Principal
 from perdure.web.access.tokens import grant_of
 
-# They change nothing that anybody asked for: a dry run, and what the store keeps for itself.
+# They change nothing that anybody asked for: what the store keeps for itself.
 _UNNOTED: Final = frozenset(
     {
-        "refusal",
         "fingerprint_key",
         "audit",
         "audited",
@@ -75,7 +75,7 @@ class _AuditedVerbs:
             if keyed is not None and keyed.done:
                 return msgspec.json.decode(keyed.done.popleft(), type=_returns(function))
             given = _signature(function).bind(None, *args, **kwargs).arguments
-            describe = partial(draft_of, self._principal, name, given)
+            describe = partial(drafts_of, self._principal, name, given)
             key = None if keyed is None else keyed.key
             return await self._verbs.audited(function, args, kwargs, describe, key)
 
@@ -135,10 +135,10 @@ class Noted(NamedTuple):
     tenant: str | None = None
 
 
-def draft_of(
+def drafts_of(
     principal: Principal, verb: str, given: Mapping[str, Any], result: Any
-) -> AuditDraft | None:
-    """Return the entry for the call of a verb.
+) -> list[AuditDraft]:
+    """Return the entries for the call of a verb.
 
     Args:
         principal: Who called it.
@@ -146,8 +146,11 @@ def draft_of(
         given: Its arguments by name.
         result: What it returned.
     """
-    noted = _NOTED.get(verb, partial(_any, verb))(given, result)
-    return None if noted is None else drafted(principal, noted)
+    if verb == "command_jobs":
+        found = _command_jobs(given, result)
+    else:
+        found = [_NOTED.get(verb, partial(_any, verb))(given, result)]
+    return [drafted(principal, each) for each in found if each is not None]
 
 
 def drafted(principal: Principal, noted: Noted) -> AuditDraft:
@@ -169,6 +172,17 @@ def _command(given: Mapping[str, Any], _: Any) -> Noted:
     action = "effects.resolve" if asked.action == "resolve" else f"jobs.{asked.action}"
     data = {"reason": asked.reason, "seq": asked.seq, "effect": asked.effect}
     return Noted(action, asked.job_id, {**data, "choice": asked.choice})
+
+
+def _command_jobs(given: Mapping[str, Any], result: list[BulkResult]) -> list[Noted]:
+    if given.get("dry_run"):
+        return []
+    asked: list[tuple[BulkResult, Command]] = given["asked"]
+    return [
+        _command({"command": command}, None)
+        for (_, command), each in zip(asked, result, strict=True)
+        if not each.refused
+    ]
 
 
 def _submit(given: Mapping[str, Any], result: Any) -> Noted:

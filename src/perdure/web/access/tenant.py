@@ -133,9 +133,7 @@ class TenantHandle:
         """
         self.principal = principal
         self.tenant = principal.tenant
-        self._unkeyed = caller.over(partial(audited_verbs, principal))
-        keyed_verbs = partial(audited_verbs, principal, keyed=keyed)
-        self._caller = self._unkeyed if keyed is None else caller.over(keyed_verbs)
+        self._caller = caller.over(partial(audited_verbs, principal, keyed=keyed))
         self._verbs = self._caller.verbs
         self._prepare = prepare
         self._recent = recent
@@ -277,8 +275,7 @@ class TenantHandle:
         """Command all jobs of the tenant that a query finds: see `Caller.command_jobs`."""
         self._need(Permission(f"jobs.{action}"))
         bound = self._bound(query)
-        # Without a key: sent again, the command is for the jobs that the query finds then.
-        return await self._unkeyed.command_jobs(
+        return await self._caller.command_jobs(
             action, bound, by=self._actor, reason=reason, dry_run=dry_run
         )
 
