@@ -1,6 +1,7 @@
 """What all adapters share: calls of models and tools, and questions, as durable steps."""
 
 import asyncio
+import contextlib
 import logging
 from typing import Any
 
@@ -14,8 +15,10 @@ from perdure.base.errors import (
     JobFailed,
     JobParked,
     Permanent,
+    Refused,
     StepFailed,
 )
+from perdure.base.retry import Retry
 from perdure.integrations import durable_calls
 from perdure.integrations.durable_calls import (
     MODEL_RETRY,
@@ -172,7 +175,7 @@ async def test_an_outage_of_a_model_is_retried_and_costs_nothing(app: App) -> No
     @app.job(budget=BudgetLimits(tokens=130))
     async def agent(ctx: JobContext) -> str:
         guess = estimated("m", length=297, most_output=20)
-        quick = MODEL_RETRY.__class__(attempts=5, initial_delay="1ms", on=MODEL_RETRY.on)
+        quick = Retry(attempts=5, initial_delay="1ms", on=MODEL_RETRY.on)
         call = ModelCall(model="m", estimate=guess, retry=quick, raises=(HTTPError,))
         return await model_call(ctx, call, body)
 
@@ -210,7 +213,7 @@ async def test_an_outage_that_lasts_parks_the_job(app: App) -> None:
     async def body(step: StepContext) -> ModelAnswer:
         raise ConnectionError("no route")
 
-    once = MODEL_RETRY.__class__(attempts=1)
+    once = Retry(attempts=1)
 
     @app.job
     async def agent(ctx: JobContext) -> None:
@@ -322,6 +325,96 @@ async def test_an_effect_has_a_key_and_a_line_in_the_ledger(app: App) -> None:
     assert idempotency_key() == ""
 
 
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempts after an outage, without long pauses."""
+    quick = Retry(attempts=20, initial_delay="1ms", on=MODEL_RETRY.on)
+    monkeypatch.setattr(durable_calls, "MODEL_RETRY", quick)
+
+
+@pytest.mark.usefixtures("quick_retries")
+@pytest.mark.parametrize("trouble", ["timeout", "outage"])
+def test_an_effect_that_may_be_repeated_is_repeated_before_the_model_hears_of_a_failure(
+    url: str, trouble: str
+) -> None:
+    keys: list[str] = []
+
+    async def body(run: ToolRun) -> Any:
+        keys.append(run.key)
+        if len(keys) == 1 and trouble == "outage":
+            raise ConnectionError("no answer")
+        if len(keys) == 1:
+            await asyncio.Event().wait()
+        return "sent"
+
+    @durable
+    async def run(app: App) -> None:
+        @app.job
+        async def agent(ctx: JobContext) -> str:
+            options = ToolOptions(effect=True, in_doubt="replay", timeout="300ms")
+            return await tool_call(ctx, "mail", body, key="1", arguments={}, options=options)
+
+        assert await app.run(agent()) == "sent"
+
+    run(url)
+    assert len(keys) > 1
+    assert len(set(keys)) == 1
+
+
+async def mailed(app: App, body: Any, **options: Any) -> tuple[JobState, list[str]]:
+    """Let an agent send a mail, twice if it hears of a failure; return its state, and its steps."""
+
+    @app.job(name=f"{body.__name__}-{options['in_doubt']}")
+    async def agent(ctx: JobContext) -> None:
+        for key in "12":
+            with contextlib.suppress(StepFailed):
+                how = ToolOptions(effect=True, **options)
+                await tool_call(ctx, "mail", body, key=key, arguments={}, options=how)
+
+    handle = await app.submit(agent())
+    state = await handle.until(JobState.NEEDS_ATTENTION)
+    return state, [entry.id for entry in await handle.journal()]
+
+
+@durable
+async def test_an_effect_that_never_gets_an_answer_is_left_to_a_person(app: App) -> None:
+    keys: list[str] = []
+
+    async def hang(run: ToolRun) -> Any:
+        keys.append(run.key)
+        await asyncio.Event().wait()
+
+    async def fail(run: ToolRun) -> Any:
+        keys.append(run.key)
+        raise ConnectionError("no answer")
+
+    async with app.running():
+        quick = Retry(attempts=3, initial_delay="1ms", on=MODEL_RETRY.on)
+        for body, in_doubt, called in [
+            (fail, "replay", 3),
+            (hang, "replay", 3),
+            (fail, "ask", 1),
+            (hang, "ask", 1),
+        ]:
+            keys.clear()
+            options = {"in_doubt": in_doubt, "timeout": "100ms", "retry": quick}
+            found = await mailed(app, body, **options)
+            assert found == (JobState.NEEDS_ATTENTION, ["call:tool:mail#1"])
+            assert len(keys) == called
+            assert len(set(keys)) == 1
+
+
+@durable
+async def test_the_model_hears_of_an_effect_that_certainly_did_not_happen(app: App) -> None:
+    async def refuse(run: ToolRun) -> Any:
+        raise Refused("no such account")
+
+    async with app.running():
+        for in_doubt in ("ask", "replay"):
+            found = await mailed(app, refuse, in_doubt=in_doubt)
+            assert found == (JobState.COMPLETED, ["call:tool:mail#1", "call:tool:mail#2"])
+
+
 @durable
 async def test_a_tool_of_high_risk_waits_for_a_person_who_may_edit_its_arguments(app: App) -> None:
     ran: list[Any] = []
@@ -380,7 +473,7 @@ def test_unknown_options_of_a_tool_are_refused() -> None:
     with pytest.raises(DefinitionError, match="options or False"):
         ToolOptions.of({"perdure": True})
     assert ToolOptions.of(None) == ToolOptions()
-    assert ToolOptions.of({"perdure": {"retry": 3}}).retry.attempts == 3
+    assert ToolOptions.of({"perdure": {"retry": 3}}).retry == Retry(attempts=3)
 
 
 # People

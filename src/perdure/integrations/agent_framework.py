@@ -14,14 +14,15 @@ Create a session in the code of the job: a replay rebuilds it. Other middleware 
 providers run again at every replay, and must be deterministic.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, cast
 
 from pydantic_core import to_jsonable_python
 
-from perdure.base.errors import ApprovalRejected
+from perdure.base.errors import ApprovalRejected, Refused
 from perdure.base.extra import extra
 from perdure.engine.steps.step_context import StepContext
 from perdure.integrations.durable_calls import (
@@ -59,6 +60,9 @@ with extra("agent-framework", "a durable run of the Agent Framework"):
         FunctionMiddleware,
         FunctionTool,
         ResponseStream,
+    )
+    from agent_framework._tools import (
+        _FunctionArgumentValidationError,  # pyright: ignore[reportPrivateUsage]  no other name
     )
 
 ADAPTER: Final = "agent-framework"
@@ -197,7 +201,8 @@ class DurableFunctions(FunctionMiddleware):
         async def body(run: ToolRun) -> Any:
             if run.arguments != _arguments(context):
                 context.arguments = run.arguments
-            await call_next()
+            with _refused_arguments():
+                await call_next()
             return None if run.step is None else _packed(context.result)
 
         try:
@@ -214,6 +219,15 @@ class DurableFunctions(FunctionMiddleware):
         if getattr(tool.func, "__name__", "") == "_agent_wrapper":  # what `as_tool` makes
             return ToolOptions(inline=True)
         return ToolOptions.of(tool.additional_properties)
+
+
+@contextmanager
+def _refused_arguments() -> Generator[None, None, None]:
+    """Say of wrong arguments of a call that nothing has happened."""
+    try:
+        yield
+    except _FunctionArgumentValidationError as error:
+        raise Refused(str(error)) from error
 
 
 def _arguments(context: FunctionInvocationContext) -> Any:

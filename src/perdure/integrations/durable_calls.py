@@ -32,9 +32,11 @@ the roles "system", "user", "assistant" and "tool", and these parts, whose texts
 So the transcript of an agent is the inputs and outputs of its model steps, in their order. The
 input of a tool's step is the arguments of the call, so gates and approvals see them.
 
-**Errors.** Only outages of models are retried, and only here: clients and frameworks are told not
-to. An outage that lasts parks the job. The exceptions in `raises` come back as their own type, at
-every replay; any other is a `StepFailed`.
+**Errors.** Only outages of models, and of effects whose receiver recognises a repeated call, are
+retried, and only here: clients and frameworks are told not to. An outage that lasts parks the job.
+The exceptions in `raises` come back as their own type, at every replay; any other is a
+`StepFailed`. But no code ever gets an error of an effect that may have happened, as the model could
+answer it with another call: the job waits for a person.
 """
 
 import logging
@@ -380,7 +382,8 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
         risk: The least risk; from "high" on, a person is asked.
         irreversible: What it does cannot be undone: a person is asked.
         timeout: How long one attempt may take.
-        retry: When it is called again, a policy or the number of attempts; by default never.
+        retry: When it is called again, a policy or the number of attempts. By default never; but an
+            effect with `in_doubt="replay"` is, with the same key, after outages and timeouts.
         raises: Exceptions of the framework that come back as their own type.
     """
 
@@ -390,8 +393,14 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     risk: str = "low"
     irreversible: bool = False
     timeout: Duration = None
-    retry: Retry = ONCE
+    retry: Retry | None = None
     raises: Raises = ()
+
+    @property
+    def retries(self) -> Retry:
+        """The policy by which it is called again."""
+        may_repeat = self.effect and self.in_doubt == "replay"
+        return self.retry or (MODEL_RETRY if may_repeat else ONCE)
 
     @classmethod
     def of(
@@ -468,7 +477,7 @@ async def tool_call(
 
     Raises:
         ApprovalRejected: A person was asked because of its risk, and rejected it.
-        StepFailed: It failed for good.
+        StepFailed: It failed for good, and it is certain that it had no effect.
     """
     how = options or ToolOptions()
     if how.inline:
@@ -496,7 +505,7 @@ async def tool_call(
         attempt,
         key=key,
         input=arguments,
-        retry=how.retry,
+        retry=how.retries,
         timeout=how.timeout,
         risk=how.risk,
         irreversible=how.irreversible,

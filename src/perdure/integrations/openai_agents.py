@@ -23,8 +23,8 @@ tool return a value instead.
 
 import copy
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, partial
@@ -34,7 +34,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace as struct_replace
 from pydantic import BaseModel, TypeAdapter
 
-from perdure.base.errors import ApprovalRejected, DefinitionError
+from perdure.base.errors import ApprovalRejected, DefinitionError, Refused
 from perdure.base.extra import extra
 from perdure.base.retry import pause
 from perdure.engine.run.context import JobContext
@@ -70,6 +70,7 @@ with extra("openai-agents", "a durable run of the OpenAI Agents SDK"):
         FunctionTool,
         Handoff,
         Model,
+        ModelBehaviorError,
         ModelProvider,
         ModelResponse,
         ModelSettings,
@@ -86,7 +87,11 @@ with extra("openai-agents", "a durable run of the OpenAI Agents SDK"):
     from agents.memory import Session, SessionSettings
     from agents.models._retry_runtime import provider_managed_retries_disabled
     from agents.run import AgentRunner, set_default_agent_runner
-    from agents.tool import invoke_function_tool
+    from agents.tool import (
+        invoke_function_tool,
+        maybe_invoke_function_tool_failure_error_function,
+        set_function_tool_failure_error_function,
+    )
     from agents.tool_context import ToolContext
     from mcp.types import Tool as MCPTool
     from openai import APIError
@@ -270,23 +275,36 @@ class DurableCopies:
                 return _refused(answer.reason)
             given = answer.arguments
 
+        options = self._options_of(tool)
+        called = _raising(tool) if options.effect else tool
+
         async def body(run: ToolRun) -> Any:
             text = arguments if run.arguments == _parsed(arguments) else json.dumps(run.arguments)
-            found = await invoke_function_tool(function_tool=tool, context=context, arguments=text)
+            with _refused_arguments():
+                found = await invoke_function_tool(
+                    function_tool=called, context=context, arguments=text
+                )
             return found if run.step is None else _plain(tool, found)
 
         try:
-            options = self._options_of(tool)
             return await tool_call(ctx, tool.name, body, key=key, arguments=given, options=options)
         except ApprovalRejected as no:
             return _refused(no.reason)
+        except Exception as error:
+            told = await _told_model(tool, context, error) if options.effect else None
+            if told is None:
+                raise
+            return told
 
     def _options_of(self, tool: FunctionTool) -> ToolOptions:
         declared = tool.__dict__.get(_OPTIONS) or self._options.get(tool.name)
         if declared is None:
             inline = bool(tool.__dict__.get("_is_agent_tool"))
             declared = ToolOptions(inline=True) if inline else _options_by_hints(tool)
-        return struct_replace(declared, raises=RAISES)
+        timeout = declared.timeout
+        if declared.effect and timeout is None:
+            timeout = tool.timeout_seconds  # see `_raising`
+        return struct_replace(declared, raises=RAISES, timeout=timeout)
 
     # What else a run is given
 
@@ -348,6 +366,36 @@ async def _needs_approval(tool: FunctionTool, context: ToolContext[Any], argumen
 
 def _refused(reason: str) -> str:
     return f"Tool execution was not approved. {reason}".rstrip()
+
+
+def _raising(tool: FunctionTool) -> FunctionTool:
+    """Return an effect whose errors and timeouts end its step, instead of becoming an answer.
+
+    The ledger must know of them: only if nothing has happened, the model may get one.
+    """
+    made = copy.copy(tool)
+    made.timeout_seconds = None
+    return set_function_tool_failure_error_function(made, None)
+
+
+async def _told_model(
+    tool: FunctionTool, context: ToolContext[Any], error: Exception
+) -> str | None:
+    """Return what the tool tells the model after an error; None if it wants the run to fail."""
+    return await maybe_invoke_function_tool_failure_error_function(
+        function_tool=tool, context=context, error=error
+    )
+
+
+@contextmanager
+def _refused_arguments() -> Generator[None, None, None]:
+    """Say of wrong arguments of a call that nothing has happened."""
+    try:
+        yield
+    except ModelBehaviorError as error:
+        if not str(error).startswith("Invalid JSON input for tool"):
+            raise
+        raise Refused(str(error)) from error
 
 
 def _options_by_hints(tool: FunctionTool) -> ToolOptions:

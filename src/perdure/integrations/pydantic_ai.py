@@ -412,7 +412,10 @@ class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
             wanted = params
             if called.arguments != given:  # a person has edited them
                 wanted = replace(params, tool_args=_validated(params, called.arguments))
-            return await self._run(wanted)
+            found = await self._run(wanted)
+            if options.effect:
+                _check_happened(params.name, found)
+            return found
 
         key = key_of(here, run.run_id, run.tool_call_id, run.retry or "")
         try:
@@ -467,6 +470,23 @@ _OTHERS: Final = {
 def _about_event(event: Any) -> str:
     part = getattr(event, "part", None) or getattr(event, "result", None)
     return f"{event.event_kind}.{getattr(part, 'tool_call_id', '')}"
+
+
+def _check_happened(tool: str, found: Any) -> None:
+    """Raise what pydantic-ai would tell the model, if an effect may have happened nevertheless.
+
+    Its timeout of a tool asks the model for another call, and so does an error of validation inside
+    of the tool: that of an answer of its receiver, for example.
+
+    Raises:
+        TimeoutError: The call took too long.
+        ValueError: The tool has raised an error of validation.
+    """
+    kind, said = found.get("kind"), str(found.get("message", ""))
+    if kind == "model_retry" and said.startswith("Timed out after "):
+        raise TimeoutError(said)
+    if kind == "validation_error" and found["title"] != tool:
+        raise ValueError(f"{found['title']}: {found['errors']}")
 
 
 def _validated(params: Any, arguments: Any) -> dict[str, Any]:

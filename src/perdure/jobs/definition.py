@@ -379,6 +379,11 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     def __repr__(self) -> str:
         return f"<Step {self.name}>"
 
+    @property
+    def is_tool(self) -> bool:
+        """Whether a model has called it."""
+        return bool(self.tool) or self.name.startswith(TOOL)
+
     def invoke(self, ctx: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the function itself, with its context if it takes one."""
         return self.fn(ctx, *args, **kwargs) if self.takes_context else self.fn(*args, **kwargs)

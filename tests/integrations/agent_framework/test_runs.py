@@ -12,7 +12,7 @@ from agent_framework import Agent, tool
 
 from perdure import BudgetLimits, JobContext
 from perdure.app import App
-from perdure.base.errors import JobFailed
+from perdure.base.errors import JobFailed, JobParked, Refused
 from perdure.integrations.agent_framework import durable_middleware
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import ANN, asked
@@ -82,6 +82,42 @@ def test_outside_of_a_job_nothing_changes_and_the_framework_asks_itself() -> Non
     ann = agent_of({0: [calls("pay", "c1", x=5)], 1: [says("ok")]}, pay)
     response = asyncio.run(ann.run("begin"))
     assert [each.type for each in response.user_input_requests] == ["function_approval_request"]
+
+
+@durable
+async def test_an_error_of_an_effect_is_left_to_a_person(app: App) -> None:
+    paid: list[int] = []
+
+    def fail(x: int) -> str:
+        paid.append(x)
+        raise ValueError("the bank said something odd")
+
+    again = {0: [calls("pay", "c1", x=5)], 1: [calls("pay", "c2", x=5)], 2: [says("ok")]}
+    ann = agent_of(again, tool_named("pay", fail), tools={"pay": {"effect": True}})
+
+    @app.job
+    async def work() -> list[str]:
+        return told(await ann.run("begin"))
+
+    with pytest.raises(JobParked, match="something odd"):
+        await app.run(work())
+    assert paid == [5]
+
+
+@durable
+async def test_the_model_hears_of_an_effect_that_certainly_did_not_happen(app: App) -> None:
+    def refuse(x: int) -> str:
+        raise Refused(f"no account for {x}")
+
+    # The second call has wrong arguments.
+    script = {0: [calls("pay", "c1", x=5), calls("pay", "c2", x="many")], 2: [says("ok")]}
+    ann = agent_of(script, tool_named("pay", refuse), tools={"pay": {"effect": True}})
+
+    @app.job
+    async def work() -> list[str]:
+        return told(await ann.run("begin"))
+
+    assert (await app.run(work()))[-1] == "ok"
 
 
 @durable

@@ -29,7 +29,7 @@ from pydantic import BaseModel
 from perdure import JobContext
 from perdure.app import App
 from perdure.base.codec import decode, encode
-from perdure.base.errors import DefinitionError, JobFailed
+from perdure.base.errors import DefinitionError, JobFailed, JobParked
 from perdure.integrations import durable_calls
 from perdure.integrations.durable_calls import ToolOptions
 from perdure.integrations.langgraph import PerdureMiddleware, PerdureSaver, run_graph
@@ -281,6 +281,24 @@ async def test_a_tool_of_high_risk_waits_for_a_person_whose_no_goes_to_the_model
         said = await handle.result("20s")
     assert said[2] == "tool: ann rejected the call of drop: too dear"
     assert said[4] == "tool: dropped c"
+
+
+@durable
+async def test_an_error_of_an_effect_is_left_to_a_person(app: App) -> None:
+    paid: list[int] = []
+
+    @tool
+    async def give(usd: int) -> str:
+        """Give money."""
+        paid.append(usd)
+        raise ValueError("the bank said something odd")
+
+    script = [*(calls((id, "give", {"usd": 5})) for id in "12"), says("done")]
+    middleware = PerdureMiddleware(tools=ToolOptions(effect=True))
+    agent = create_agent(ScriptedModel(script=script), [give], middleware=[middleware])
+    with pytest.raises(JobParked, match="something odd"):
+        await app.run(talking(app, agent))
+    assert paid == [5]
 
 
 # Sub-agents and structured answers

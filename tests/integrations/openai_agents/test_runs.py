@@ -32,7 +32,7 @@ from openai import BadRequestError
 
 from perdure import BudgetLimits, JobContext, current_job
 from perdure.app import App
-from perdure.base.errors import DefinitionError, JobFailed
+from perdure.base.errors import DefinitionError, JobFailed, JobParked, Refused
 from perdure.integrations import durable_calls
 from perdure.integrations.openai_agents import (
     JobSession,
@@ -113,6 +113,84 @@ async def test_each_call_of_a_model_and_a_tool_is_a_step(app: App) -> None:
     budget = await handle.budget()
     assert budget is not None
     assert (budget.spent.tokens, budget.spent.calls) == (240, 2)
+
+
+@engine.durable
+async def test_an_error_of_an_effect_is_left_to_a_person_and_not_to_the_model(app: App) -> None:
+    paid: list[int] = []
+
+    def fail(x: int) -> str:
+        paid.append(x)
+        raise ValueError("the bank said something odd")
+
+    pay = durable(effect=True)(tool_named("pay", fail))
+    again = {0: [calls("pay", "c1", x=5)], 1: [calls("pay", "c2", x=5)], 2: [says("ok")]}
+    ann = agent_of(again, pay)
+
+    @app.job
+    async def work() -> str:
+        return (await Runner.run(ann, "begin")).final_output
+
+    with pytest.raises(JobParked, match="something odd"):
+        await app.run(work())
+    assert paid == [5]
+
+
+@engine.durable
+async def test_the_model_gets_the_error_of_an_effect_that_certainly_did_not_happen(
+    app: App,
+) -> None:
+    def fail(x: int) -> str:
+        raise Refused(f"no account for {x}")
+
+    def explain(context: Any, error: Exception) -> str:
+        return f"sorry: {error}"
+
+    pay = durable(effect=True)(tool_named("pay", fail, failure_error_function=explain))
+    ann = agent_of({0: [calls("pay", "c1", x=5)], 1: [says("ok")]}, pay)
+
+    @app.job
+    async def work(ctx: JobContext) -> list[Any]:
+        result = await Runner.run(ann, "begin")
+        await ctx.receive("go")
+        return answers(result)
+
+    async with app.running():
+        handle = await app.submit(work())
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        (said,) = await handle.result("10s")
+    assert said.startswith("sorry: ")
+    assert said.endswith("no account for 5")
+
+
+@engine.durable
+async def test_the_model_hears_of_wrong_arguments_of_an_effect(app: App) -> None:
+    pay = durable(effect=True)(tool_named("pay", lambda x: f"paid {x}"))
+    ann = agent_of({0: [calls("pay", "c1", x="many")], 1: [says("ok")]}, pay)
+
+    @app.job
+    async def work() -> list[Any]:
+        return answers(await Runner.run(ann, "begin"))
+
+    (said,) = await app.run(work())
+    assert said.startswith("An error occurred")
+
+
+@engine.durable
+async def test_a_timeout_of_an_effect_is_left_to_a_person(app: App) -> None:
+    async def pay(x: int) -> None:
+        await asyncio.Event().wait()
+
+    slow = durable(effect=True)(function_tool(pay, timeout=0.1))
+    ann = agent_of({0: [calls("pay", "c1", x=5)], 1: [says("ok")]}, slow)
+
+    @app.job
+    async def work() -> str:
+        return (await Runner.run(ann, "begin")).final_output
+
+    with pytest.raises(JobParked, match="took longer"):
+        await app.run(work())
 
 
 def test_outside_of_a_job_nothing_changes_and_the_log_says_so_once(

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 
+from pydantic import BaseModel
 from pydantic_ai import Agent, ModelRetry, RunContext
 from pydantic_ai.exceptions import ModelHTTPError, ModelServerError
 from pydantic_ai.messages import (
@@ -23,7 +24,7 @@ from pydantic_ai.usage import RequestUsage
 from perdure import JobContext
 from perdure.app import App
 from perdure.base.codec import decode
-from perdure.base.errors import JobFailed
+from perdure.base.errors import JobFailed, JobParked
 from perdure.integrations import durable_calls
 from perdure.integrations.pydantic_ai import PerdureDurability
 from perdure.jobs.budget import BudgetLimits
@@ -192,6 +193,51 @@ async def test_an_error_of_a_tool_fails_the_run_after_one_attempt(app: App) -> N
     with pytest.raises(JobFailed, match="ValueError: broken"):
         await app.run(answering(app, agent)("?"))
     assert calls == [1]
+
+
+@durable
+async def test_an_error_of_an_effect_is_left_to_a_person(app: App) -> None:
+    class Answer(BaseModel):
+        number: int
+
+    async def fail() -> None:
+        calls.append(1)
+        raise ValueError("something odd")
+
+    async def misread() -> None:
+        calls.append(1)
+        Answer.model_validate({"number": "something odd"})
+
+    async def hang() -> None:
+        calls.append(1)
+        await asyncio.Event().wait()
+
+    calls: list[int] = []
+    for tool, error in [(fail, "something odd"), (misread, "something odd"), (hang, "Timed out")]:
+        calls.clear()
+        name = tool.__name__
+        turns = [said(ToolCallPart(name, {}, tool_call_id=id)) for id in "ab"]
+        agent = agent_of(Model(*turns, "done"))
+        agent.tool_plain(timeout=0.2, metadata={"perdure": {"effect": True}})(tool)
+        with pytest.raises(JobParked, match=error):
+            await app.run(answering(app, agent, name=name)("?"))
+        assert calls == [1]
+
+
+@durable
+async def test_the_model_hears_of_wrong_arguments_of_an_effect(app: App) -> None:
+    turns = [said(ToolCallPart("pay", {"usd": "many"}, tool_call_id="a")), "done"]
+    agent = agent_of(Model(*turns))
+
+    @agent.tool_plain(metadata={"perdure": {"effect": True}})
+    async def pay(usd: int) -> str:
+        return f"paid {usd}"
+
+    @app.job
+    async def ask() -> str:
+        return (await agent.run("?")).output
+
+    assert await app.run(ask()) == "done"
 
 
 @durable

@@ -77,11 +77,12 @@ class Ledger:
                 return line
         return None
 
-    async def undecided(self, step: str) -> Effect | None:
-        """Return an open line of a step whose receiver must not be called again."""
+    async def undecided(self, step: str, *, replayable: bool) -> Effect | None:
+        """Return an open line of a step; without `replayable`, only one not to be called again."""
         await self._read()
         for line in self._lines.values():
-            if line.place.step == step and line.state in OPEN and line.in_doubt == "ask":
+            mine = line.place.step == step and line.state in OPEN
+            if mine and (replayable or line.in_doubt == "ask"):
                 return line
         return None
 

@@ -419,11 +419,13 @@ class StepOperation(Operation[R]):
         """Return an effect that the step leaves open, and that only a person can settle.
 
         A call that was interrupted, by a timeout of the step for example, may have happened. Code
-        that got an ordinary failure could do it again in another way.
+        that got an ordinary failure could do it again in another way. A model does just that: it
+        calls the tool again, with another key.
         """
         if self.attempt == 1 and (self.live is None or self.live.effects is None):
             return None
-        return await self.run.open_ledger().undecided(self.entry.id)
+        ledger = self.run.open_ledger()
+        return await ledger.undecided(self.entry.id, replayable=self.step.is_tool)
 
     async def _fail(self, failure: Failure, error: Exception) -> None:
         """Write that the step has failed for good, and raise that in the code.

@@ -74,7 +74,7 @@ _OUTAGES: Final = Retry(
     jitter=MODEL_RETRY.jitter,
     on=(Unavailable,),
 )
-_DEFAULT: Final = ToolOptions(retry=_OUTAGES, raises=(MCPError,))
+_DEFAULT: Final = ToolOptions(raises=(MCPError,))
 
 
 class DurableMCP:
@@ -154,6 +154,8 @@ class DurableMCP:
     ) -> CallToolResult:
         name, given = call
         options, wanted = self._options.get(name, (_DEFAULT, {}))
+        # Only the server knows whether a call may be repeated after a timeout; if not, it is not.
+        retry = options.retry or (MODEL_RETRY if wanted.get("effect", True) else _OUTAGES)
 
         async def body(run: ToolRun) -> Any:
             assert run.step is not None  # it is never inline
@@ -174,7 +176,7 @@ class DurableMCP:
             body,
             key=None if id is None else key_of(ctx, id),
             arguments=given,
-            options=msgspec.structs.replace(options, effect=False, inline=False),
+            options=msgspec.structs.replace(options, effect=False, inline=False, retry=retry),
         )
         return CallToolResult.model_validate(made)
 
