@@ -48,5 +48,5 @@ def test_a_call_with_an_adapter_is_measured_inside_and_outside_of_a_job(tmp_path
     pytest.importorskip("pydantic_ai")
     outcome = agent_adapter.measure(3, 1, [OURS, Contender("langgraph")], tmp_path)
 
-    assert outcome.figures.keys() == {"call_ms"}
+    assert outcome.figures.keys() == {"call_ms", "budget_call_ms"}
     assert "call_ms" in outcome.text

@@ -1,18 +1,22 @@
 """Budgets: set aside before, settled after, and at the limit a person decides."""
 
 import asyncio
+import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from perdure import Partial, Retry
 from perdure.app import App
-from perdure.base.errors import ArgumentError, JobFailed, LeaseLost
+from perdure.base.errors import ArgumentError, JobFailed, LeaseLost, StepFailed
 from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.budget import Amount, Budget, BudgetLimits, Reservation
 from perdure.jobs.state import JobState
+from perdure.process import sleep
+from perdure.testing.watched_store import WatchedStore
 from tests.engine.test_approval import ANN, asked
 from tests.support.engine import durable, until
 
@@ -301,3 +305,125 @@ async def test_who_has_lost_a_job_sets_nothing_aside_for_it(app: App) -> None:
     with pytest.raises(LeaseLost):
         await store.reserve(late, Budget())
     assert await handle.budget() is None
+
+
+@durable
+async def test_what_a_step_has_settled_makes_room_at_once_for_what_is_spent_next(app: App) -> None:
+    settled, done = asyncio.Event(), asyncio.Event()
+
+    @app.step
+    async def first(ctx: StepContext) -> None:
+        for _ in range(3):
+            async with ctx.spend(usd=3) as spent:
+                await spent.settle(usd=1)
+        settled.set()
+        await done.wait()
+
+    @app.step
+    async def second(ctx: StepContext) -> None:
+        await settled.wait()
+        await ctx.spend(usd=2)
+        done.set()
+
+    @app.job(budget=BudgetLimits(usd=5))
+    async def job(ctx: JobContext) -> None:
+        await ctx.gather(first(), second())
+
+    async with app.running():
+        handle = await app.submit(job(), user="kim")
+        await handle.result("10s")
+    assert await spent(handle) == 5
+
+
+@durable
+async def test_what_was_settled_counts_even_if_the_step_fails_or_is_cancelled(app: App) -> None:
+    await _fails_and_is_cancelled(app, None)
+
+
+@durable
+async def test_under_a_limit_too_it_counts_though_the_step_fails_or_is_cancelled(app: App) -> None:
+    await _fails_and_is_cancelled(app, BudgetLimits(usd=9))
+
+
+async def _fails_and_is_cancelled(app: App, limit: BudgetLimits | None) -> None:
+    settled = asyncio.Event()
+
+    @app.step(retry=Retry(attempts=1))
+    async def fails(ctx: StepContext) -> None:
+        async with ctx.spend(usd=3) as spent:
+            await spent.settle(usd=1)
+        raise ValueError("no")
+
+    @app.step
+    async def waits(ctx: StepContext) -> None:
+        async with ctx.spend(usd=3) as spent:
+            await spent.settle(usd=1)
+            settled.set()
+            await asyncio.Event().wait()
+
+    @app.job(budget=limit)
+    async def job(ctx: JobContext) -> None:
+        with contextlib.suppress(StepFailed):
+            await fails()
+        await waits()
+
+    async with app.running():
+        handle = await app.submit(job(), user="kim")
+        await settled.wait()
+        await handle.cancel()
+        assert await handle.wait("5s") is JobState.CANCELLED
+    assert await spent(handle) == 2
+
+
+@durable
+async def test_without_a_limit_a_reservation_is_seen_once_the_call_takes_a_while(app: App) -> None:
+    done = asyncio.Event()
+
+    @app.step
+    async def think(ctx: StepContext) -> None:
+        async with ctx.spend(usd=3) as spent:
+            await done.wait()
+            await spent.settle(usd=1)
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await think()
+
+    async with app.running():
+        handle = await app.submit(job(), user="kim")
+        while (budget := await handle.budget()) is None:
+            await sleep("2ms")
+        assert (budget.spent.usd, budget.gone.usd) == (0, 3)
+        done.set()
+        await handle.result("5s")
+    assert await spent(handle) == 1
+
+
+@durable
+async def test_what_a_call_spends_is_recorded_by_the_write_of_its_result(app: App) -> None:
+    assert await _writes(app, None) == ["think#1 SUCCEEDED, spending"]
+
+
+@durable
+async def test_under_a_limit_a_call_is_reserved_first_and_settled_with_its_result(app: App) -> None:
+    expected = ["reserve", "think#1 SUCCEEDED, spending"]
+    assert await _writes(app, BudgetLimits(usd=9)) == expected
+
+
+async def _writes(app: App, limit: BudgetLimits | None) -> list[str]:
+    unhurried = replace(app.worker_settings, start_record_after=3600.0)
+    mine = App(app.url, worker=unhurried)
+
+    @mine.step
+    async def think(ctx: StepContext) -> None:
+        async with ctx.spend(usd=3) as spent:
+            await spent.settle(usd=1)
+
+    @mine.job(budget=limit)
+    async def job(ctx: JobContext) -> None:
+        await think()
+
+    watched = WatchedStore(await mine.store())
+    await mine.run(job())
+    await mine.close()
+    return watched.writes[:-1]

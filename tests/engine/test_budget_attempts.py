@@ -9,7 +9,7 @@ from perdure import Retry
 from perdure.app import App
 from perdure.cli.jobs.show import read_view, view_as_json
 from perdure.engine.registry import JobRegistry
-from perdure.engine.run.context import JobContext
+from perdure.engine.run.context import JobContext, budget_limits
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.budget import BudgetLimits
 from tests.engine.test_approval import asked
@@ -139,6 +139,7 @@ async def test_a_worker_that_does_not_know_the_first_job_holds_to_its_limits(app
 
     @parts.job(queue="other")
     async def child(ctx: JobContext) -> None:
+        assert await budget_limits(ctx) == BudgetLimits(usd=5)
         await think()
 
     app.include(parts)

@@ -21,7 +21,7 @@ from perdure.jobs.approval import (
 )
 from perdure.jobs.budget import Amount, Budget, BudgetLimits, Exceeded
 from perdure.jobs.effect import NOT_CALLED, Effect, EffectState, Place, UndoCall
-from perdure.jobs.model import Claim, Command
+from perdure.jobs.model import Claim, Command, JobEvent
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
 from perdure.jobs.state import JobState
 from perdure.store.store import Store
@@ -30,8 +30,10 @@ from tests.support.store import (
     aside,
     claim_one,
     ends,
+    entry,
     notices,
     releases,
+    settles,
     sql,
     started,
     write_of,
@@ -464,11 +466,43 @@ async def test_a_budget_holds_for_many_at_once(store: Store, other: Store) -> No
     ]
     results = await asyncio.gather(*calls)
     assert sum(isinstance(each, Exceeded) for each in results) == 5
-    await store.settle_spending("a", next(iter(await _reserved(store))), Amount.of(usd=0.25))
+    held = next(iter(await _reserved(store)))
+    await store.write(write_of(claim, spending=(settles("a", held, Amount.of(usd=0.25)),)))
     await store.raise_limits("a", BudgetLimits(usd=6), new)
     found = await store.budget("a")
     assert found is not None
     assert (found.limits.usd, found.gone.usd) == (6, 4.25)
+
+
+async def test_a_write_reserves_and_settles_and_a_second_settlement_counts_for_nothing(
+    store: Store,
+) -> None:
+    claim, note = await started(store), JobEvent(type="model.called")
+    held = settles("a", "a/x$1/1", Amount.of(usd=2), reserved=Amount.of(usd=3), note=note)
+    again = settles("a", "a/x$1/1", Amount.of(usd=5), note=note)
+    await store.write(write_of(claim, entry(0), spending=(held,)))
+    await store.write(write_of(claim, spending=(again,)))
+    found = await store.budget("a")
+    assert found is not None
+    assert (found.spent.usd, found.reserved) == (2, {})
+    assert [each.type for each in await store.events("a")].count("model.called") == 1
+
+
+async def test_what_a_refused_write_spends_is_not_spent(store: Store) -> None:
+    claim = await started(store)
+    spent = settles("a", "a/x$1/1", Amount.of(usd=2), reserved=Amount.of(usd=3))
+    with pytest.raises(LeaseLost):
+        await store.write(replace(write_of(claim, spending=(spent,)), epoch=claim.epoch + 1))
+    assert await store.budget("a") is None
+
+
+async def test_what_a_job_reserved_with_its_last_write_is_spent_when_it_ends(store: Store) -> None:
+    claim = await started(store)
+    held = replace(settles("a", "a/x$1/1", Amount(), reserved=Amount.of(usd=3)), settled=None)
+    await store.write(write_of(claim, spending=(held,), job=ends()))
+    found = await store.budget("a")
+    assert found is not None
+    assert (found.spent.usd, found.reserved) == (3, {})
 
 
 async def _reserved(store: Store) -> list[str]:

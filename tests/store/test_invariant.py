@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.jobs.approval import Action, Approval, ApprovalTerms, Person, Vote
-from perdure.jobs.budget import Budget
+from perdure.jobs.budget import Amount, Budget
 from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
 from perdure.jobs.invariant import INVARIANTS
 from perdure.jobs.model import EntryKind, JournalEntry
@@ -22,6 +22,7 @@ from tests.support.store import (
     entry,
     new_job,
     releases,
+    settles,
     started,
     write_of,
 )
@@ -94,8 +95,8 @@ async def _done(store: Store) -> None:
     paid = entry(0, id="pay#1", attempt=1, name="pay")
     await store.write(write_of(claim, paid, effects=(payment("done", "k-done"),)))
     await store.reserve(aside(claim, "done/pay#1/1", 1), Budget())
-    await store.settle_spending("done", "done/pay#1/1", None)
-    await store.write(write_of(claim, job=ends(result=b"1")))
+    spent = settles("done", "done/pay#1/1", Amount.of(usd=1))
+    await store.write(write_of(claim, spending=(spent,), job=ends(result=b"1")))
 
 
 async def _undone_family(store: Store) -> None:

@@ -8,8 +8,17 @@ import msgspec
 import psycopg
 from msgspec.structs import replace
 
-from perdure.jobs.budget import Amount, Reservation
-from perdure.jobs.model import Claim, EntryKind, JobChange, JournalEntry, NewJob, QueueLimit, Write
+from perdure.jobs.budget import Amount, Budget, BudgetLimits, BudgetRef, Reservation
+from perdure.jobs.model import (
+    Claim,
+    EntryKind,
+    JobChange,
+    JournalEntry,
+    NewJob,
+    QueueLimit,
+    SpendingChange,
+    Write,
+)
 from perdure.jobs.outbox import Notice, NoticeState
 from perdure.jobs.state import JobState, StepState
 from perdure.store.db_thread import VerbCall
@@ -44,6 +53,12 @@ def write_of(claim: Claim, *entries: JournalEntry, **values: Any) -> Write:
     owner = claim.job.owner
     assert owner is not None
     return Write(job_id=claim.job.id, owner=owner, epoch=claim.epoch, entries=entries, **values)
+
+
+def settles(root: str, id: str, settled: Amount, **values: Any) -> SpendingChange:
+    """A change of a budget without limits that settles a spending."""
+    budget = BudgetRef(root, Budget(root=root), BudgetLimits())
+    return SpendingChange(budget=budget, id=id, settled=settled, **values)
 
 
 def ends(state: JobState = JobState.COMPLETED, **values: Any) -> JobChange:

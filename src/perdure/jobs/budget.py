@@ -221,12 +221,27 @@ def exceeds(budget: Budget, more: Amount, now: float) -> Exceeded | None:
 
 def reserve(budget: Budget, id: str, amount: Amount, now: float) -> Budget | Exceeded:
     """Reserve an amount before it is spent; reserving under the same identity replaces it."""
-    others = {each: held for each, held in budget.reserved.items() if each != id}
-    without = _settle_earlier(replace(budget, reserved=others), id)
-    found = exceeds(without, amount, now)
-    if found is not None:
-        return found
+    found = exceeds(_without(budget, id), amount, now)
+    return _hold(budget, id, amount) if found is None else found
+
+
+def spend(budget: Budget, id: str, reserved: Amount | None, settled: Amount | None) -> Budget:
+    """Record what was reserved, whatever the limits, and what was settled; None: nothing was."""
+    if reserved is not None:
+        budget = _hold(budget, id, reserved)
+    if settled is None or id not in budget.reserved:  # it is settled already
+        return budget
+    return settle(budget, id, settled)
+
+
+def _hold(budget: Budget, id: str, amount: Amount) -> Budget:
+    without = _without(budget, id)
     return replace(without, reserved={**without.reserved, id: amount}, no=budget.no + 1)
+
+
+def _without(budget: Budget, id: str) -> Budget:
+    others = {each: held for each, held in budget.reserved.items() if each != id}
+    return _settle_earlier(replace(budget, reserved=others), id)
 
 
 def _settle_earlier(budget: Budget, id: str) -> Budget:
@@ -279,3 +294,9 @@ class BudgetRef(Struct, frozen=True):
 
     root: str
     new: Budget  # as it is before anything was spent
+    limits: BudgetLimits  # of which each may be raised; none is ever added or removed
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether spending may exceed a limit, so that the store must be asked first."""
+        return self.limits != BudgetLimits()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 from msgspec import Struct
 
 from perdure.jobs.approval import Approval
-from perdure.jobs.budget import BudgetLimits
+from perdure.jobs.budget import Amount, BudgetLimits, BudgetRef
 from perdure.jobs.effect import Effect
 from perdure.jobs.outbox import Notice
 from perdure.jobs.output import OutputBatch, OutputTopic
@@ -203,6 +203,24 @@ class NewBeginning(Struct, frozen=True, kw_only=True):
     seq: int
 
 
+class SpendingChange(Struct, frozen=True, kw_only=True):
+    """What a fenced write does to a budget: reserves, settles, or both.
+
+    Attributes:
+        budget: The budget.
+        id: The identity of the spending.
+        reserved: What is reserved; None if it is reserved already.
+        settled: What was actually spent; None if that is not known yet.
+        note: A line in the log of the job, once it is settled.
+    """
+
+    budget: BudgetRef
+    id: str
+    reserved: Amount | None = None
+    settled: Amount | None = None
+    note: JobEvent | None = None
+
+
 class Write(Struct, frozen=True, kw_only=True):
     """One durable, fenced write by the owner of a job: all of it happens, or none.
 
@@ -218,6 +236,7 @@ class Write(Struct, frozen=True, kw_only=True):
     taken: tuple[int, ...] = ()  # numbers of messages received by this write
     children: tuple[NewJob, ...] = ()
     effects: tuple[Effect, ...] = ()  # lines of the ledger, new or changed; known by their keys
+    spending: tuple[SpendingChange, ...] = ()
     approvals: tuple[Approval, ...] = ()  # new questions to people
     notices: tuple[Notice, ...] = ()  # notices to people
     # True: the job's open questions are taken back; the id of an entry: those of this entry.

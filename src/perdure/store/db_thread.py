@@ -148,7 +148,7 @@ class StoreRequest:
             # Encoded here, not in the thread: what cannot be stored fails before it affects others.
             self.entry_rows = [_entry_row(write, entry) for entry in write.entries]
             more = write.job or write.events or write.taken or write.children or write.withdraws
-            more = more or write.chunks or self.emits
+            more = more or write.chunks or write.spending or self.emits
             if write.effects:
                 # PostgreSQL cannot write a row twice in one statement.
                 more = more or len({each.key for each in write.effects}) < len(write.effects)

@@ -99,6 +99,11 @@ def changes(
     return Verb(function, "control", announces=announces, apart=apart)
 
 
+def follows_writes(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
+    """Declare a verb that writes, after every write that was requested before it."""
+    return Verb(function, "writer")
+
+
 def reads_written(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
     """Declare a verb that reads after every write that was requested before it."""
     return Verb(function, "writer", apart=True)
@@ -274,8 +279,7 @@ class Store:
     effect_of_business = reads(verbs.effect.effect_of_business)
     open_effects = reads(verbs.effect.open_effects)
     budget = reads(verbs.budget.budget)
-    reserve = changes(verbs.budget.reserve)
-    settle_spending = changes(verbs.budget.settle_spending)
+    reserve = follows_writes(verbs.budget.reserve)
     raise_limits = changes(verbs.budget.raise_limits)
 
     # Approvals and notices

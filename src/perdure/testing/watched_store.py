@@ -17,8 +17,8 @@ from perdure.store.store import Store
 Done = Callable[[BaseException | None], None]
 Moment: TypeAlias = Literal["before", "after"]
 
-# Changes that a worker makes for a job besides its fenced writes.
-_SPENDING = ("reserve", "settle_spending")
+# What a worker changes for a job besides its fenced writes.
+_SPENDING = ("reserve",)
 
 
 class CrashPoint:
@@ -152,6 +152,7 @@ def _described(write: Write) -> str:
     """Return in a few words what a write says."""
     parts = [f"{entry.id} {entry.state.value}" for entry in write.entries]
     parts += [f"effect {each.kind} {each.state.value}" for each in write.effects]
+    parts += ["spending"] * bool(write.spending)
     parts += [f"child {child.name}" for child in write.children]
     if write.job is not None:
         parts.append(f"job {write.job.state.value}")

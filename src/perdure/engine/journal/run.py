@@ -51,7 +51,15 @@ Between 3 and 5 nothing can be added to the journal that 4 has not seen.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextvars import ContextVar
 from functools import partial
 from itertools import accumulate
@@ -96,6 +104,7 @@ from perdure.jobs.model import (
     JobNews,
     JournalEntry,
     Progress,
+    SpendingChange,
     Write,
     WriteFields,
 )
@@ -579,8 +588,7 @@ class Run:
     """What the code of a claimed job, its operations and its worker share."""
 
     def __init__(self, node: WorkerPort, claim: Claim) -> None:  # noqa: PLR0915 - one state
-        self.node = node
-        self.job, self.epoch = claim.job, claim.epoch
+        self.node, self.job, self.epoch = node, claim.job, claim.epoch
         self.process: Process = current("a run of a job")
 
         # The lease
@@ -625,6 +633,7 @@ class Run:
         # Writes
         self.buffered_entries: dict[int, JournalEntry] = {}  # by seq: written with the next write
         self.buffered_effects: dict[str, Effect] = {}  # by key, likewise
+        self.buffered_spending: dict[str, SpendingChange] = {}  # by identity, likewise
         self.output = OutputBuffer(claim.topics, node.settings)
         self.sealed = False  # nothing is working for the job any more: only its end is written
         self.in_flight = 0  # writes that the store has not answered
@@ -1009,6 +1018,7 @@ class Run:
             epoch=self.epoch,
             entries=entries,
             output=carried.output,
+            spending=tuple(carried.spending.values()),
             news_seen=self.news,
             chunks=chunks,
             **fields,
@@ -1043,9 +1053,13 @@ class Run:
         write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, entries=(entry,))
         if self.has_buffered:
             carried = _Carried(self)
-            effects = tuple(carried.effects.values())
-            entries, output = carried.with_entries((entry,)), carried.output
-            write = replace(write, entries=entries, effects=effects, output=output)
+            write = replace(
+                write,
+                entries=carried.with_entries((entry,)),
+                effects=tuple(carried.effects.values()),
+                spending=tuple(carried.spending.values()),
+                output=carried.output,
+            )
             done = partial(self._put_back_if_failed, carried, done)
         if any(_is_large(each, self.node.limits.inline) for each in write.entries):
             entries, chunks = self._set_apart(write.entries)
@@ -1116,7 +1130,8 @@ class Run:
     @property
     def has_buffered(self) -> bool:
         """Whether there is something that the next write takes along."""
-        return bool(self.buffered_entries or self.buffered_effects or self.output.waits)
+        apart = self.buffered_effects or self.buffered_spending
+        return bool(self.buffered_entries or apart or self.output.waits)
 
     def buffer_entry(self, entry: JournalEntry) -> None:
         """Buffer an entry for the next write, which is made soon."""
@@ -1129,25 +1144,47 @@ class Run:
         If there is no other write in this turn of the loop, it is written alone.
         """
         if not self.buffered_effects:
-            self.node.loop.call_soon(self._write_effects)
+            self.node.loop.call_soon(self.write_ledger)
         self.buffered_effects[effect.key] = effect
 
-    def _write_effects(self) -> None:
-        if not self.buffered_effects or self.verdict is not None:
+    def buffer_spending(self, change: SpendingChange, *, at_once: bool = False) -> None:
+        """Buffer a change of the budget for the next write; `at_once`: in this turn of the loop."""
+        earlier = self.buffered_spending.get(change.id)
+        self.buffered_spending[change.id] = change if earlier is None else _joined(earlier, change)
+        if at_once:
+            self.node.loop.call_soon(self.write_ledger)
+        else:
+            self.node.flush_soon()
+
+    def write_ledger(self) -> None:
+        """Write what effects and spending are buffered, unless another write has taken it along."""
+        if self.verdict is not None or not (self.buffered_effects or self.buffered_spending):
             return
         effects, self.buffered_effects = self.buffered_effects, {}
-        lines = tuple(effects.values())
-        write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, effects=lines)
-        answered = partial(self.answered, partial(self._effects_written, effects))
+        spending, self.buffered_spending = self.buffered_spending, {}
+        write = Write(
+            job_id=self.job.id,
+            owner=self.node.owner,
+            epoch=self.epoch,
+            effects=tuple(effects.values()),
+            spending=tuple(spending.values()),
+        )
+        answered = partial(self.answered, partial(self._ledger_written, effects, spending))
         self.in_flight += 1
         try:
             self.node.store.write_soon(write, answered)
         except StoreError as error:
             answered(error)
 
-    def _effects_written(self, effects: dict[str, Effect], error: BaseException | None) -> None:
+    def _ledger_written(
+        self,
+        effects: dict[str, Effect],
+        spending: dict[str, SpendingChange],
+        error: BaseException | None,
+    ) -> None:
         if error is not None:
             self.buffered_effects = effects | self.buffered_effects
+            self.buffered_spending = _merged(spending, self.buffered_spending)
             if self.verdict is None:
                 self.node.flush_soon()
 
@@ -1225,12 +1262,13 @@ class _Carried:
     So two things decide: whether the writer has given up, and whether the last answer was an error.
     """
 
-    __slots__ = ("_given_up", "_run", "effects", "entries", "failed", "output", "waits")
+    __slots__ = ("_given_up", "_run", "effects", "entries", "failed", "output", "spending", "waits")
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.entries, run.buffered_entries = run.buffered_entries, {}
         self.effects, run.buffered_effects = run.buffered_effects, {}
+        self.spending, run.buffered_spending = run.buffered_spending, {}
         self.output = run.output.take()
         self.waits = False  # for an answer of the store
         self._given_up = False
@@ -1267,8 +1305,21 @@ class _Carried:
         run = self._run
         run.buffered_entries = self.entries | run.buffered_entries
         run.buffered_effects = self.effects | run.buffered_effects
+        run.buffered_spending = _merged(self.spending, run.buffered_spending)
         if self.output is not None:
             run.output.put_back(self.output)
+
+
+def _merged(
+    earlier: Mapping[str, SpendingChange], later: Mapping[str, SpendingChange]
+) -> dict[str, SpendingChange]:
+    """Return changes of the budget, of which the later ones do not undo the earlier ones."""
+    both = {id: _joined(earlier[id], later[id]) for id in earlier.keys() & later.keys()}
+    return {**earlier, **later, **both}
+
+
+def _joined(earlier: SpendingChange, later: SpendingChange) -> SpendingChange:
+    return replace(later, reserved=earlier.reserved)
 
 
 def _wake(future: "asyncio.Future[None]") -> None:

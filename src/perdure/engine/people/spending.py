@@ -3,6 +3,11 @@
 A budget belongs to the first job of a tree, and all jobs of that tree spend from it, on any worker:
 so the store decides whether an amount is left. At a limit, a person is asked to raise it; the step
 exits meanwhile, and begins again with the answer.
+
+A call of a model should cost as few commits as possible, so only a reservation under a limit is
+awaited. Without a limit it is recorded like the start of a step: soon, or with whatever is written
+before. What was settled is written with the result of the step, if that follows at once. If it is
+lost in a crash, the whole reservation counts as spent.
 """
 
 from collections.abc import Callable
@@ -11,12 +16,13 @@ from functools import partial
 from perdure.base.codec import decode, encode
 from perdure.base.errors import BudgetExceeded
 from perdure.engine.journal.run import Run
+from perdure.engine.journal.verdict import Unwound
 from perdure.engine.people.ask import RETRY, Question, answer_to, is_continued, last_asked
 from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.budget import Amount, Budget, BudgetLimits, BudgetRef, Exceeded, Reservation
 from perdure.jobs.effect import Place
 from perdure.jobs.gate import judge_raise
-from perdure.jobs.model import JobEvent
+from perdure.jobs.model import JobEvent, SpendingChange
 from perdure.jobs.risk import Judgement
 
 
@@ -30,7 +36,8 @@ async def budget_of(run: Run) -> BudgetRef:
         limits = None if definition is None else definition.budget
         began = job.started_at or run.now()
         new = Budget(root=root_id, limits=limits or BudgetLimits(), began_at=began)
-        run.budget = BudgetRef(root_id, new)
+        stored = await run.ask(lambda store: store.budget(root_id))
+        run.budget = BudgetRef(root_id, new, (stored or new).limits)
     return run.budget
 
 
@@ -38,6 +45,8 @@ async def reserve(
     run: Run, reservation: Reservation, place: Place, reserved: Callable[[], Amount]
 ) -> None:
     """Reserve an amount, asking a person to raise the limit if it is too low.
+
+    Without a limit it is only noted: nobody needs to be asked.
 
     Args:
         run: The run of the job that spends.
@@ -50,7 +59,12 @@ async def reserve(
         BudgetExceeded: They refused.
     """
     budget = await budget_of(run)
+    if not budget.is_limited:
+        id, amount = reservation.id, reservation.amount
+        run.buffer_spending(SpendingChange(budget=budget, id=id, reserved=amount))
+        return
     while True:
+        run.write_ledger()  # before the reservation: what is settled makes room for it
         found = await run.ask(lambda store: store.reserve(reservation, budget.new))
         if isinstance(found, Budget):
             return
@@ -58,9 +72,19 @@ async def reserve(
 
 
 async def settle(run: Run, reservation: str, actual: Amount, note: JobEvent | None = None) -> None:
-    """Replace a reservation by what was actually spent, with a line in the log of the job."""
+    """Replace a reservation by what was actually spent, with a line in the log of the job.
+
+    It is written in this turn of the loop; nobody waits for it.
+
+    Raises:
+        Unwound: The run has ended: the whole reservation counts as spent.
+    """
     budget = await budget_of(run)
-    await run.ask(lambda store: store.settle_spending(budget.root, reservation, actual, note))
+    if run.sealed:
+        raise Unwound
+    run.buffer_spending(
+        SpendingChange(budget=budget, id=reservation, settled=actual, note=note), at_once=True
+    )
 
 
 async def _ask_to_raise(run: Run, budget: BudgetRef, question: Question, found: Exceeded) -> None:

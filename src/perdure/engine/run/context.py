@@ -645,7 +645,7 @@ def current_job() -> JobContext:
 
 
 async def budget_limits(ctx: JobContext) -> BudgetLimits:
-    """Return the limits that were declared for the budget that a job spends from."""
+    """Return the limits of the budget that a job spends from, as they were when it began."""
     # Users of a context do not see its run.
     run = ctx._run  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    return (await budget_of(run)).new.limits
+    return (await budget_of(run)).limits

@@ -3,25 +3,24 @@
 A budget is one JSON document, changed under a lock by the pure functions of `jobs.budget`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from perdure.base.errors import LeaseLost
 from perdure.jobs.budget import (
-    Amount,
     Budget,
     BudgetLimits,
     Exceeded,
     Reservation,
     grant,
     job_of,
-    settle,
     settle_all,
+    spend,
 )
 from perdure.jobs.budget import reserve as reserve_amount
-from perdure.jobs.model import JobEvent
+from perdure.jobs.model import SpendingChange
 from perdure.store.rows import event_row
 from perdure.store.statements import Session
 
@@ -50,24 +49,28 @@ def reserve(session: Session, asked: Reservation, new: Budget) -> Budget | Excee
     # The lease is locked first, as when a job ends.
     if tuple(session.one("lock_lease", id=asked.job_id) or ()) != (asked.owner, asked.epoch):
         raise LeaseLost(asked.job_id, asked.epoch)
-    found = _lock(session, asked.root_id) or new
-    if not found.began_at:
-        found = replace(found, began_at=new.began_at)
+    found = _began(_lock(session, asked.root_id), new)
     changed = reserve_amount(found, asked.id, asked.amount, session.now())
     if isinstance(changed, Budget):
         _put(session, asked.root_id, changed)
     return changed
 
 
-def settle_spending(
-    session: Session, root_id: str, id: str, actual: Amount | None, note: JobEvent | None = None
-) -> None:
-    """Replace a reservation by what was actually spent, with a line in the log of its job."""
-    found = _lock(session, root_id)
-    if found is not None and id in found.reserved:
-        _put(session, root_id, settle(found, id, actual))
-        if note is not None:
-            session.run("insert_event", **event_row(job_of(id), note, session.now()))
+def spend_all(session: Session, changes: Iterable[SpendingChange], now: float) -> None:
+    """Record what writes reserve and settle, with a line in the log of a job for what is settled.
+
+    Budgets are locked in a fixed order.
+    """
+    by_root: dict[str, list[SpendingChange]] = {}
+    for change in changes:
+        by_root.setdefault(change.budget.root, []).append(change)
+    for root_id, theirs in sorted(by_root.items()):
+        found = _began(_lock(session, root_id), theirs[0].budget.new)
+        for change in theirs:
+            before, found = found, spend(found, change.id, change.reserved, change.settled)
+            if change.note is not None and found is not before:
+                session.run("insert_event", **event_row(job_of(change.id), change.note, now))
+        _put(session, root_id, found)
 
 
 def settle_ended(session: Session, job_ids: Sequence[str]) -> None:
@@ -83,6 +86,12 @@ def settle_ended(session: Session, job_ids: Sequence[str]) -> None:
 def raise_limits(session: Session, root_id: str, limits: BudgetLimits, new: Budget) -> None:
     """Raise the limits of a budget."""
     _put(session, root_id, grant(_lock(session, root_id) or new, limits))
+
+
+def _began(stored: Budget | None, new: Budget) -> Budget:
+    """Return a budget with the time when its first job began."""
+    found = stored or new
+    return found if found.began_at else replace(found, began_at=new.began_at)
 
 
 def _lock(session: Session, root_id: str) -> Budget | None:

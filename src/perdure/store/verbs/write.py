@@ -24,7 +24,7 @@ from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store import rows
 from perdure.store.statements import EncodedWrite, Session
 from perdure.store.verbs.approval import withdraw_open
-from perdure.store.verbs.budget import settle_ended
+from perdure.store.verbs.budget import settle_ended, spend_all
 from perdure.store.verbs.effect import write_effects
 from perdure.store.verbs.output import keep_output, write_output
 from perdure.store.verbs.submit import submit
@@ -60,6 +60,8 @@ def write_all(session: Session, writes: Sequence[EncodedWrite]) -> None:
         session.write_entries(entries)
     if events := [_event_row(work, event, now) for work in works for event in work.write.events]:
         session.many("insert_event", events)
+    if spending := [change for work in works for change in work.write.spending]:
+        spend_all(session, spending, now)
     for work in works:
         _write_rest(session, work, now)
     ended = [work.write for work in works if work.write.job and work.write.job.state in ENDED]
