@@ -43,6 +43,7 @@ from perdure.integrations.durable_calls import (
     key_of,
     message,
     model_call,
+    provider_in,
     text_part,
     tool_call,
     tool_call_part,
@@ -234,13 +235,21 @@ class DurableLlm(BaseLlm):
         config: Any = request.config
         system = str(config.system_instruction or "")
         length, most = len(system) + len(str(request.contents)), config.max_output_tokens
+        provider = self._provider()
         return ModelCall(
             model=self.model,
+            provider=provider,
             agent=self.agent,
             messages=_added(system, request.contents),
-            estimate=estimated(self.model, length=length, most_output=most),
+            estimate=estimated(self.model, length=length, most_output=most, provider=provider),
             price=self.price,
         )
+
+    def _provider(self) -> str:
+        for kind in type(self.inner).__mro__:
+            if kind.__module__.startswith("google.adk.models.") and kind.__name__ in _PROVIDERS:
+                return _PROVIDERS[kind.__name__]
+        return provider_in(self.model)
 
     def _used(self, last: Any) -> ModelUsage:
         used = getattr(last, "usage_metadata", None)
@@ -248,12 +257,21 @@ class DurableLlm(BaseLlm):
         reason = getattr(last, "finish_reason", None)
         return ModelUsage(
             model=self.model,
+            provider=self._provider(),
             answered_by=getattr(last, "model_version", None) or "",
             input_tokens=getattr(used, "prompt_token_count", 0) or 0,
             output_tokens=(getattr(used, "candidates_token_count", 0) or 0) + thought,
             cache_read_tokens=getattr(used, "cached_content_token_count", 0) or 0,
             finish_reason="" if reason is None else str(reason.value).lower(),
         )
+
+
+# By the classes of the ADK, some of which need packages that may be missing.
+_PROVIDERS: Final = {
+    "Gemini": "gcp.gen_ai",
+    "Claude": "gcp.vertex_ai",
+    "AnthropicLlm": "anthropic",
+}
 
 
 def _name_calls(response: LlmResponse) -> None:

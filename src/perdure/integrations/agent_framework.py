@@ -40,6 +40,7 @@ from perdure.integrations.durable_calls import (
     key_of,
     message,
     model_call,
+    provider_in,
     text_part,
     tool_call,
     tool_call_part,
@@ -125,7 +126,7 @@ class DurableChat(ChatMiddleware):
                 found = await cast("Any", found).get_final_response()
             value = updates if context.stream else _plain(found)
             return ModelAnswer(
-                value=value, usage=_used(call.model, found), messages=_messages(found.messages)
+                value=value, usage=_used(call, found), messages=_messages(found.messages)
             )
 
         value = await model_call(ctx, call, body)
@@ -137,11 +138,13 @@ class DurableChat(ChatMiddleware):
         history = _messages(context.messages)
         answers = [place for place, each in enumerate(history) if each["role"] == "assistant"]
         length, most = len(str(history)), options.get("max_tokens")
+        provider = _provider(context.client, model)
         return ModelCall(
             model=model,
+            provider=provider,
             agent=_agent.get(),
             messages=history[answers[-1] + 1 if answers else 0 :],
-            estimate=estimated(model, length=length, most_output=most),
+            estimate=estimated(model, length=length, most_output=most, provider=provider),
             price=self._price,
         )
 
@@ -161,10 +164,17 @@ def _plain(value: Any) -> Any:
     return to_jsonable_python(value.to_dict(), fallback=str)
 
 
-def _used(model: str, found: Any) -> ModelUsage:
+def _provider(client: Any, model: str) -> str:
+    """Return whose model it is, as the client names it in its own telemetry."""
+    named = getattr(client, "otel_provider_name", None) or getattr(client, "OTEL_PROVIDER_NAME", "")
+    return provider_in(model) if named in ("", "unknown") else str(named)
+
+
+def _used(call: ModelCall, found: Any) -> ModelUsage:
     used: Mapping[str, Any] = found.usage_details or {}
     return ModelUsage(
-        model=model,
+        model=call.model,
+        provider=call.provider,
         answered_by=found.model or "",
         input_tokens=used.get("input_token_count") or 0,
         output_tokens=used.get("output_token_count") or 0,

@@ -272,6 +272,11 @@ def estimated(
     )
 
 
+def provider_in(model: str) -> str:
+    """Return the provider in a model's name, as gateways spell it: "anthropic/claude-sonnet-4"."""
+    return model.partition("/")[0] if "/" in model else ""
+
+
 def known_price(usage: ModelUsage) -> float | None:
     """Return the USD of a usage by genai-prices; None if unknown, or it is not installed."""
     try:

@@ -55,6 +55,7 @@ from perdure.integrations.durable_calls import (
     key_of,
     message,
     model_call,
+    provider_in,
     text_part,
     tool_call,
     tool_call_part,
@@ -74,6 +75,8 @@ with extra("openai-agents", "a durable run of the OpenAI Agents SDK"):
         ModelProvider,
         ModelResponse,
         ModelSettings,
+        OpenAIChatCompletionsModel,
+        OpenAIResponsesModel,
         RunConfig,
         RunContextWrapper,
         RunResult,
@@ -94,7 +97,7 @@ with extra("openai-agents", "a durable run of the OpenAI Agents SDK"):
     )
     from agents.tool_context import ToolContext
     from mcp.types import Tool as MCPTool
-    from openai import APIError
+    from openai import APIError, AsyncAzureOpenAI
     from openai.types.responses import ResponseStreamEvent
 
 F = TypeVar("F", bound=FunctionTool)
@@ -527,11 +530,15 @@ class DurableModel(Model):
     ) -> ModelCall:
         turn, name = _turn.get(), self._name()
         length = len(instructions or "") + len(str(input))
+        provider = self._provider()
         return ModelCall(
             model=name,
+            provider=provider,
             agent=turn.agent,
             messages=_added(instructions, input),
-            estimate=estimated(name, length=length, most_output=settings.max_tokens),
+            estimate=estimated(
+                name, length=length, most_output=settings.max_tokens, provider=provider
+            ),
             price=self._price,
             timeout=turn.timeout or MODEL_TIMEOUT,
             raises=RAISES,
@@ -540,12 +547,19 @@ class DurableModel(Model):
     def _name(self) -> str:
         return str(getattr(self.inner, "model", None) or type(self.inner).__name__)
 
+    def _provider(self) -> str:
+        if isinstance(self.inner, OpenAIChatCompletionsModel | OpenAIResponsesModel):
+            client = vars(self.inner).get("_client")
+            return "azure.ai.openai" if isinstance(client, AsyncAzureOpenAI) else "openai"
+        return provider_in(self._name())
+
     def _used(self, found: Any) -> ModelUsage:
         used, output = getattr(found, "usage", None), getattr(found, "output", ())
         calls = any(each.type == "function_call" for each in output)
         details = getattr(used, "input_tokens_details", None)
         return ModelUsage(
             model=self._name(),
+            provider=self._provider(),
             answered_by=str(getattr(found, "model", "")),
             input_tokens=getattr(used, "input_tokens", 0),
             output_tokens=getattr(used, "output_tokens", 0),

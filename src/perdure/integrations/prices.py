@@ -1,5 +1,7 @@
 """The price of an LLM call, by the tables of genai-prices; needs `perdure[prices]`."""
 
+from functools import partial
+
 from perdure.base.errors import DefinitionError
 from perdure.base.extra import extra
 from perdure.jobs.budget import ModelUsage
@@ -32,14 +34,7 @@ def price_of(
         DefinitionError: The price is unknown; a guess would make a limit worthless.
     """
     if isinstance(model, ModelUsage):
-        return price_of(
-            model.model,
-            input_tokens=model.input_tokens,
-            output_tokens=model.output_tokens,
-            cache_read_tokens=model.cache_read_tokens,
-            cache_write_tokens=model.cache_write_tokens,
-            provider=model.provider or None,
-        )
+        return _price_of_usage(model)
     usage = Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -50,3 +45,20 @@ def price_of(
         return float(calc_price(usage, model, provider_id=provider).total_price)
     except LookupError as error:
         raise DefinitionError(f"the price of {model!r} is unknown: {error}") from None
+
+
+def _price_of_usage(used: ModelUsage) -> float:
+    price = partial(
+        price_of,
+        input_tokens=used.input_tokens,
+        output_tokens=used.output_tokens,
+        cache_read_tokens=used.cache_read_tokens,
+        cache_write_tokens=used.cache_write_tokens,
+    )
+    try:
+        return price(used.model, provider=used.provider or None)
+    except DefinitionError:
+        if not used.provider:
+            raise
+    # Frameworks have names of their own for providers, and a gateway is not who sets the price.
+    return price(used.model.rpartition("/")[2])

@@ -12,6 +12,7 @@ pytest.importorskip("google.adk")
 from google.adk import apps as adk
 from google.adk.agents import LlmAgent
 from google.adk.agents.run_config import RunConfig
+from google.adk.models import Gemini
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
@@ -229,6 +230,29 @@ async def test_a_run_stops_at_the_limit_of_its_budget(app: App) -> None:
     budget = await handle.budget()
     assert budget is not None
     assert 120 <= budget.spent.tokens <= 600
+
+
+class FromGoogle(ScriptedLlm, Gemini):
+    """A model of Google, but for its answers."""
+
+
+def test_the_provider_of_a_model_is_known(tmp_path: Path) -> None:
+    providers: list[str] = []
+    plugin = PerdurePlugin(price=lambda used: float(providers.append(used.provider) or 0))
+    script = {0: [says("ok")]}
+    models = [FromGoogle(model="gemini-x", script=script), ScriptedLlm(model="a/x", script=script)]
+
+    @durable
+    async def run(app: App) -> None:
+        @app.job
+        async def work() -> None:
+            for model in models:
+                await events_of(LlmAgent(name="ann", model=model), plugin=plugin)
+
+        await app.run(work())
+
+    run(f"sqlite:///{tmp_path}/jobs.db")
+    assert providers == ["gcp.gen_ai", "a"]
 
 
 @durable

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from perdure import BudgetLimits, JobContext
 from perdure.app import App
 from perdure.base.errors import JobFailed, JobParked, Refused
 from perdure.integrations.agent_framework import durable_middleware
+from perdure.jobs.budget import ModelUsage
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import ANN, asked
 from tests.integrations.agent_framework.fake_models import ScriptedClient, calls, says
@@ -195,6 +197,29 @@ async def test_a_run_stops_at_the_limit_of_its_budget(app: App) -> None:
         await app.decide(question, "reject", by=ANN, reason="enough")
         with pytest.raises(JobFailed, match="enough"):
             await handle.result("10s")
+
+
+def test_the_provider_of_a_model_is_known(tmp_path: Path) -> None:
+    providers: list[str] = []
+
+    def price(used: ModelUsage) -> float:
+        providers.append(used.provider)
+        return 0.0
+
+    agents = [agent_of({0: [says("ok")]}, price=price) for _ in range(2)]
+    agents[0].client.OTEL_PROVIDER_NAME = "openai"
+
+    @durable
+    async def run(app: App) -> None:
+        @app.job
+        async def work() -> None:
+            for agent in agents:
+                await agent.run("begin")
+
+        await app.run(work())
+
+    run(f"sqlite:///{tmp_path}/jobs.db")
+    assert providers == ["openai", ""]
 
 
 @durable

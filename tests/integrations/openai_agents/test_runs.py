@@ -16,6 +16,7 @@ from agents import (
     Agent,
     ModelBehaviorError,
     ModelSettings,
+    OpenAIResponsesModel,
     RunContextWrapper,
     Runner,
     RunState,
@@ -335,6 +336,28 @@ async def test_tokens_of_the_cache_count_for_the_price(app: App) -> None:
     budget = await handle.budget()
     assert budget is not None
     assert budget.spent.usd == pytest.approx(0.4)
+
+
+class FromOpenAI(ScriptedModel, OpenAIResponsesModel):
+    """A model of OpenAI, but for its answers."""
+
+
+def test_the_provider_of_a_model_is_known(tmp_path: Path) -> None:
+    providers: list[str] = []
+    install(price=lambda used: float(providers.append(used.provider) or 0))
+    models = [FromOpenAI("gpt-5", {0: [says("ok")]}), ScriptedModel("mine/x", {0: [says("ok")]})]
+
+    @engine.durable
+    async def run(app: App) -> None:
+        @app.job
+        async def work() -> None:
+            for model in models:
+                await Runner.run(Agent(name="ann", model=model), "begin")
+
+        await app.run(work())
+
+    run(f"sqlite:///{tmp_path}/jobs.db")
+    assert providers == ["openai", "mine"]
 
 
 @engine.durable
