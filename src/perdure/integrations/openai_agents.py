@@ -61,6 +61,12 @@ from perdure.integrations.durable_calls import (
     tool_call_part,
     tool_response_part,
 )
+from perdure.integrations.openai_local_tools import (
+    ADAPTER,
+    OPTIONS,
+    durable_local_tool,
+    refused,
+)
 from perdure.jobs.budget import ModelUsage
 from perdure.jobs.policy import is_outage
 
@@ -100,10 +106,9 @@ with extra("openai-agents", "a durable run of the OpenAI Agents SDK"):
     from openai import APIError, AsyncAzureOpenAI
     from openai.types.responses import ResponseStreamEvent
 
-F = TypeVar("F", bound=FunctionTool)
+AnyTool = TypeVar("AnyTool", bound=Tool)
 T = TypeVar("T")
 
-ADAPTER: Final = "openai-agents"
 RAISES: Final = (AgentsException, APIError)  # they come back as their own type
 
 # The runner
@@ -123,7 +128,7 @@ def install(
     set_default_agent_runner(DurableRunner(options, price))
 
 
-def durable(**options: Any) -> Callable[[F], F]:
+def durable(**options: Any) -> Callable[[AnyTool], AnyTool]:
     """Return a decorator that says how a tool is called in a job; it goes above `function_tool`.
 
     Args:
@@ -131,14 +136,11 @@ def durable(**options: Any) -> Callable[[F], F]:
     """
     made = ToolOptions.of({"perdure": options})
 
-    def declare(tool: F) -> F:
-        tool.__dict__[_OPTIONS] = made
+    def declare(tool: AnyTool) -> AnyTool:
+        vars(tool)[OPTIONS] = made
         return tool
 
     return declare
-
-
-_OPTIONS: Final = "perdure_options"
 
 
 class DurableRunner(AgentRunner):
@@ -257,7 +259,9 @@ class DurableCopies:
     # Tools
 
     def _tool(self, tool: Tool) -> Tool:
-        if not isinstance(tool, FunctionTool) or isinstance(tool.on_invoke_tool, partial):
+        if not isinstance(tool, FunctionTool):
+            return durable_local_tool(tool, self._options)
+        if isinstance(tool.on_invoke_tool, partial):
             return tool
         made = copy.copy(tool)
         made.on_invoke_tool = partial(self._invoke, tool)
@@ -275,7 +279,7 @@ class DurableCopies:
         if await _needs_approval(tool, context, given):
             answer = await ask(ctx, tool.name, given, key=key, description=tool.description)
             if not answer.approved:
-                return _refused(answer.reason)
+                return refused(answer.reason)
             given = answer.arguments
 
         options = self._options_of(tool)
@@ -292,7 +296,7 @@ class DurableCopies:
         try:
             return await tool_call(ctx, tool.name, body, key=key, arguments=given, options=options)
         except ApprovalRejected as no:
-            return _refused(no.reason)
+            return refused(no.reason)
         except Exception as error:
             told = await _told_model(tool, context, error) if options.effect else None
             if told is None:
@@ -300,7 +304,7 @@ class DurableCopies:
             return told
 
     def _options_of(self, tool: FunctionTool) -> ToolOptions:
-        declared = tool.__dict__.get(_OPTIONS) or self._options.get(tool.name)
+        declared = tool.__dict__.get(OPTIONS) or self._options.get(tool.name)
         if declared is None:
             inline = bool(tool.__dict__.get("_is_agent_tool"))
             declared = ToolOptions(inline=True) if inline else _options_by_hints(tool)
@@ -365,10 +369,6 @@ async def _needs_approval(tool: FunctionTool, context: ToolContext[Any], argumen
     if not isinstance(arguments, dict):
         return True  # its function could not look at them
     return await policy(context, cast("dict[str, Any]", arguments), context.tool_call_id)
-
-
-def _refused(reason: str) -> str:
-    return f"Tool execution was not approved. {reason}".rstrip()
 
 
 def _raising(tool: FunctionTool) -> FunctionTool:
