@@ -11,7 +11,8 @@ from perdure.cli.jobs.show import read_view, view_as_json
 from perdure.engine.registry import JobRegistry
 from perdure.engine.run.context import JobContext, budget_limits
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.budget import BudgetLimits
+from perdure.jobs.budget import BudgetLimits, ModelUsage
+from perdure.jobs.transcript import MODEL_CALLED
 from tests.engine.test_approval import asked
 from tests.engine.test_budget import spent
 from tests.support.engine import QUICK, durable
@@ -189,3 +190,24 @@ async def test_a_job_is_shown_with_its_budget(app: App) -> None:
     for other in (one.id, fork.id):
         view = await read_view(app, await app.handle(other))
         assert view_as_json(view)["budget"]["job"] == handle.id
+
+
+@durable
+async def test_a_model_may_have_any_name(app: App) -> None:
+    @app.step
+    async def think(ctx: StepContext) -> None:
+        async with ctx.spend(tokens=5) as held:
+            await held.settle(usage=ModelUsage(model="a\0b \ud800", input_tokens=3))
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await think()
+
+    async with app.running():
+        handle = await app.submit(job(), user="kim")
+        await handle.result("10s")
+    budget = await handle.budget()
+    assert budget is not None
+    assert budget.spent.tokens == 3
+    (called,) = [each for each in await handle.events() if each.type == MODEL_CALLED]
+    assert called.data["model"] == "a⟨U+0000⟩b ⟨U+D800⟩"

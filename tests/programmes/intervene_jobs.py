@@ -204,8 +204,9 @@ def _quiet(app: App, port: int) -> tuple[Step[..., Any], ...]:
     @app.step(retry=RETRY)
     async def think(ctx: StepContext, thoughts: int) -> Any:
         done = ctx.load_checkpoint() or 0
-        async with ctx.spend(usd=PRICE):
+        async with ctx.spend(usd=2 * PRICE) as spent:
             await call(port, op="spend", job=ctx.job_id, usd=PRICE)
+            await spent.settle(usd=PRICE)
             if _dice(ctx, f"think {done}") < 0.3:
                 raise RuntimeError("nothing came to mind")
         return thoughts if done + 1 >= thoughts else Partial(done + 1, done + 1)

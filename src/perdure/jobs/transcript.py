@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct, field
 
+from perdure.base.visible import visible
 from perdure.jobs.budget import ModelUsage
 from perdure.jobs.definition import ASK, CHAT, CLOSURE, TOOL
 from perdure.jobs.model import EntryKind, JobEvent, JournalEntry
@@ -30,7 +31,12 @@ _COUNTS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_w
 
 def model_called(step: str, attempt: int, usage: ModelUsage, usd: float) -> dict[str, Any]:
     """Return what the log says about a call of a model, once what it used is settled."""
-    used = {name: value for name, value in msgspec.to_builtins(usage).items() if value}
+    used = {
+        # A provider may answer with any text, and the log only keeps what a database accepts.
+        name: visible(value) if isinstance(value, str) else value
+        for name, value in msgspec.to_builtins(usage).items()
+        if value
+    }
     return {"step": step, "attempt": attempt, "usd": usd, **used}
 
 

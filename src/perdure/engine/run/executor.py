@@ -127,6 +127,7 @@ async def end_run(run: Run, verdict: RunVerdict) -> None:
         except Exception as error:  # noqa: BLE001 - raised, it would only come again
             _log.exception("the end of job %s cannot be written", run.job.id)
             run.buffered_entries.clear()  # one of them may be why
+            run.buffered_spending.clear()  # what is not settled counts as spent
             run.output.clear()
             await conclude(run, NeedsAttention(failure_of(error)))
 
