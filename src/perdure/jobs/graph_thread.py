@@ -52,6 +52,14 @@ class GraphValue(Struct, frozen=True):
     pieces: bytes | None = None
 
 
+class TaskWrites(NamedTuple):
+    """What a task has written since a checkpoint."""
+
+    ns: str
+    checkpoint: str
+    writes: Sequence[GraphWrite]
+
+
 class GraphPut(Struct, frozen=True, kw_only=True):
     """A checkpoint that is to be stored."""
 

@@ -49,7 +49,8 @@ import os
 import select
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -311,11 +312,19 @@ class DbThread:
             self._self_pipe.wake()
 
     def call(
-        self, call: VerbCall, *, announces: bool = False, apart: bool = False
+        self, call: VerbCall, *, announces: bool = False, apart: bool = False, inline: bool = False
     ) -> asyncio.Future[Any]:
-        """Queue a verb, return its future; `apart`: in its own transaction, after all before it."""
+        """Queue a verb, return its future.
+
+        Args:
+            call: The verb.
+            announces: It may make a job due.
+            apart: It gets its own transaction, after all before it.
+            inline: It may be done twice, so the loop may send it, if the connection knows how.
+        """
         request = StoreRequest(call=call, announces=announces, apart=apart)
-        self._enqueue(request)
+        if not inline or self._write_inline(request) == "refused":
+            self._enqueue(request)
         assert request.future is not None
         return request.future
 
@@ -475,11 +484,8 @@ class DbThread:
             self._self_pipe.watch(changes)
         deliver([opening])
         while requests := self._gather():
-            self._take_turn()
-            try:
+            with self._taken_turn():
                 self._execute(requests)
-            finally:
-                self._turn.release()
             # First the watchers: one that starts to watch after its answer knows this change.
             if any(request.announces and request.error is None for request in requests):
                 self._announce()
@@ -487,9 +493,9 @@ class DbThread:
                 self._announce_output()
             deliver(requests)
             del requests  # else the last ones would be kept until there are others
-            with self._turn:
+            with self._taken_turn():
                 self._connection.after_batch()
-        with self._turn:
+        with self._taken_turn():
             self.busy_since = _CLOCK.monotonic()
             self._connection.disconnect()
             self.busy_since = None
@@ -497,15 +503,20 @@ class DbThread:
         if self._closing is not None:
             deliver([self._closing])
 
-    def _take_turn(self) -> None:
-        """Wait for the connection; take it from a loop that has ended with a write in flight."""
+    @contextmanager
+    def _taken_turn(self) -> Generator[None]:
+        """Have the connection; it is taken from a loop that has ended with a write in flight."""
         while not self._turn.acquire(timeout=_ENDED_LOOP):
             inflight = self._inflight
             if inflight is not None and inflight[0].loop.is_closed():
                 self._inflight = self.busy_since = None
                 self._connection.abandon_inline()
                 self._queue.put([inflight[0]])  # it may have happened, and may be repeated
-                return
+                break
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _execute(self, requests: Sequence[StoreRequest]) -> None:
         self.busy_since = since = _CLOCK.monotonic()
@@ -548,7 +559,7 @@ class DbThread:
             elif not self._is_watched():  # else each commit of a busy worker would cost a look
                 self._self_pipe.wait_for_wake(None)
             else:
-                with self._turn:
+                with self._taken_turn():
                     pause = self._connection.idle()
                 self._self_pipe.wait(pause)
         self._asleep = False

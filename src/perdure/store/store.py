@@ -49,12 +49,14 @@ class Verb(Generic[P, R]):
         *,
         announces: bool = False,
         apart: bool = False,
+        inline: bool = False,
     ) -> None:
         self.function = function
         self.__doc__ = function.__doc__
         self._thread = thread
         self._announces = announces
         self._apart = apart
+        self._inline = inline
 
     @property
     def changes(self) -> bool:
@@ -76,7 +78,9 @@ class Verb(Generic[P, R]):
         async def verb(*args: P.args, **kwargs: P.kwargs) -> R:
             thread: DbThread = getattr(store, self._thread)
             call = VerbCall(self.function, args, kwargs)
-            return await thread.call(call, announces=self._announces, apart=self._apart)
+            return await thread.call(
+                call, announces=self._announces, apart=self._apart, inline=self._inline
+            )
 
         return verb
 
@@ -102,6 +106,15 @@ def changes(
 def follows_writes(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
     """Declare a verb that writes, after every write that was requested before it."""
     return Verb(function, "writer")
+
+
+def changes_inline(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
+    """Declare a verb that writes what may be written twice: the loop may send it by itself.
+
+    Over the connection of fenced writes, as leases are renewed over the other one: that must not
+    wait for a loop that is blocked and does not read its answer.
+    """
+    return Verb(function, "writer", inline=True)
 
 
 def reads_written(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
@@ -374,8 +387,7 @@ class Store:
 
     # Threads of LangGraph
 
-    put_graph_checkpoint = changes(verbs.langgraph.put_graph_checkpoint)
-    put_graph_writes = changes(verbs.langgraph.put_graph_writes)
+    put_graph = changes_inline(verbs.langgraph.put_graph)
     prove_progress = changes(verbs.langgraph.prove_progress, apart=True)
     graph_checkpoint = reads(verbs.langgraph.graph_checkpoint)
     graph_checkpoints = reads(verbs.langgraph.graph_checkpoints)

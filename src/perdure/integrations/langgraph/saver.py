@@ -28,6 +28,7 @@ from perdure.jobs.graph_thread import (
     GraphWrite,
     LoadedValue,
     Manifest,
+    TaskWrites,
     compose,
     new_pieces,
 )
@@ -60,10 +61,9 @@ _COUNTERS: Final = "counters_since_delta_snapshot"
 class _HeldWrites:
     """Writes of a task that wait for the checkpoint that follows from them."""
 
-    __slots__ = ("durable", "place", "writes")
+    __slots__ = ("durable", "writes")
 
-    def __init__(self, place: tuple[str, str], writes: list[GraphWrite]) -> None:
-        self.place = place
+    def __init__(self, writes: TaskWrites) -> None:
         self.writes = writes
         self.durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -132,9 +132,10 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         self, put: GraphPut, pieces: dict[str, bytes], work: WorkingOn | None
     ) -> RunnableConfig:
         point, verbs = put.checkpoint, self._app.verbs
-        if await self._put_after_writes(put):  # somebody has pruned the thread
+        if not await self._put_with_writes(put):  # somebody has pruned the thread
             self._known.pop(point.thread, None)
-            await verbs.put_graph_checkpoint(self.tenant, replace(put, pieces=pieces, relied=()))
+            again = replace(put, pieces=pieces, relied=())
+            await verbs.put_graph(self.tenant, point.thread, (), again)
         if pieces:
             self._known_of(point.thread).update(pieces)
         if work is not None and work.step and work != self._proven:
@@ -142,26 +143,23 @@ class PerdureSaver(BaseCheckpointSaver[str]):
             self._proven = work
         return _config(point.thread, point.ns, point.id)
 
-    async def _put_after_writes(self, put: GraphPut) -> list[str]:
-        """Store a checkpoint in one commit with the writes that are held for it, and after them."""
-        verbs, thread = self._app.verbs, put.checkpoint.thread
+    async def _put_with_writes(self, put: GraphPut) -> bool:
+        """Store a checkpoint in one commit with the writes that are held for it.
+
+        Returns:
+            False if pieces that it relies on are gone: then only the writes were stored.
+        """
+        thread = put.checkpoint.thread
         held = self._held.pop((asyncio.get_running_loop(), thread), [])
-        putting = verbs.put_graph_checkpoint(self.tenant, put)
-        if not held:
-            return await putting
-        # They are begun in this order, and in the same turn of the loop.
-        sending = [
-            verbs.put_graph_writes(self.tenant, thread, each.place, each.writes) for each in held
-        ]
+        is_durable = False
         try:
-            found = await asyncio.gather(*sending, putting)
-        except BaseException:
-            for each in held:  # they find out by themselves: to write it again does no harm
-                each.settle(is_durable=False)
-            raise
-        for each in held:
-            each.settle(is_durable=True)
-        return cast("list[str]", found[-1])
+            wrote = [each.writes for each in held]
+            is_stored = await self._app.verbs.put_graph(self.tenant, thread, wrote, put)
+            is_durable = True
+        finally:  # if it failed, they find out by themselves: to write it again does no harm
+            for each in held:
+                each.settle(is_durable=is_durable)
+        return is_stored
 
     def _packed(
         self,
@@ -231,11 +229,9 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         """
         await self._put_writes(*self._packed_writes(config, writes, task_id, task_path))
 
-    async def _put_writes(
-        self, thread: str, place: tuple[str, str], writes: list[GraphWrite]
-    ) -> None:
+    async def _put_writes(self, thread: str, writes: TaskWrites) -> None:
         key = asyncio.get_running_loop(), thread
-        mine = _HeldWrites(place, writes)
+        mine = _HeldWrites(writes)
         self._held.setdefault(key, []).append(mine)
         try:
             await asyncio.wait([mine.durable], timeout=_HOLD)
@@ -246,7 +242,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
                 if not others:
                     del self._held[key]
         if is_here or not await mine.durable:
-            await self._app.verbs.put_graph_writes(self.tenant, thread, place, writes)
+            await self._app.verbs.put_graph(self.tenant, thread, [writes], None)
 
     def put_writes(
         self,
@@ -265,7 +261,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         writes: Sequence[tuple[str, Any]],
         task_id: str,
         task_path: str,
-    ) -> tuple[str, tuple[str, str], list[GraphWrite]]:
+    ) -> tuple[str, TaskWrites]:
         thread, ns, id = _place(config)
         packed = [
             GraphWrite(
@@ -273,7 +269,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
             )
             for idx, (channel, value) in enumerate(writes)
         ]
-        return thread, (ns, id or ""), packed
+        return thread, TaskWrites(ns, id or "", packed)
 
     # Read
 

@@ -39,15 +39,18 @@ from perdure.base.errors import (
 )
 from perdure.base.secret import REMOVED, without_secrets
 from perdure.jobs.audit import AuditDraft
+from perdure.jobs.graph_thread import GraphPut, TaskWrites
 from perdure.store.sealing import (
     KEY_FACT,
     Sealing,
     all_statements,
+    chunk_names,
     keys_for,
     seal_parameters,
     used_keys,
 )
 from perdure.store.statements import Row, only
+from perdure.store.verbs.langgraph import graph_rows, lock_name
 
 _UNREADABLE: Final = (
     "the database URL cannot be parsed: write postgresql://user:password@host:5432/name, "
@@ -277,18 +280,33 @@ def _as_transaction(statement: str) -> str:
     return statement.replace("WITH ", f"WITH numbered AS ({_TEXTS['number_commit']}), ", 1)
 
 
-def _for_server(statement: str) -> bytes:
-    """Return a statement in the server's syntax, with these parameters in this order."""
-    for place, name in enumerate(("writer", "no", "entries", "effects"), 1):
+def _for_server(statement: str, *names: str) -> bytes:
+    """Return a statement in the server's syntax, with its parameters in this order."""
+    for place, name in enumerate(("writer", "no", *names), 1):
         statement = statement.replace(f"%({name})s", f"${place}")
-    return statement.encode()
+    return statement.replace("%%", "%").encode()
 
 
 SINGLE_STATEMENTS = {
     name: _as_transaction(_TEXTS[name]).encode() for name in ("claim_unlimited", "submit_new")
 }
-WRITE = _for_server(_as_transaction(_TEXTS["upsert_entries"]))
-WRITE_BOTH = _for_server(_TEXTS["write_both"].format(**_TEXTS))  # with lines of the ledger
+WRITE = _for_server(_as_transaction(_TEXTS["upsert_entries"]), "entries")
+# With lines of the ledger.
+WRITE_BOTH = _for_server(_TEXTS["write_both"].format(**_TEXTS), "entries", "effects")
+_GRAPH_ROWS: Final = {
+    "put_graph_write": "writes",
+    "insert_graph_piece": "pieces",
+    "put_graph_value": "values",
+    "put_graph_checkpoint": "checkpoints",
+}
+PUT_GRAPH = _for_server(
+    _as_transaction(_TEXTS["put_graph"]),
+    "tenant",
+    "thread",
+    "lock",
+    "relied",
+    *_GRAPH_ROWS.values(),
+)
 
 
 def entries_json(entries: Sequence[tuple[Any, ...]]) -> str:
@@ -308,6 +326,29 @@ def effects_json(effects: Sequence[Mapping[str, Any]]) -> str:
         # One that ended later than it began has its place already.
         new[line["id"]] += line["ended_at"] in (None, line["called_at"])
     return _encode(lines).decode()
+
+
+def graph_texts(
+    keys: Keys | None,
+    tenant: str,
+    thread: str,
+    wrote: Sequence[TaskWrites],
+    put: GraphPut | None,
+) -> list[str]:
+    """Return the parameters of `PUT_GRAPH`, with payloads sealed."""
+    where = {"tenant": tenant, "thread": thread}
+    rows: dict[str, list[dict[str, Any]]] = dict(graph_rows(where, wrote, put))
+    if keys is not None:
+        rows = {
+            name: [seal_parameters(keys, name, _TEXTS[name], row) for row in given]
+            for name, given in rows.items()
+        }
+    lock, relied = "", list[Sequence[str]]()
+    if put is not None and (put.pieces or put.relied):
+        lock = lock_name(tenant, thread)
+        relied = [list(chunk_names(keys, tenant, [digest])) for digest in put.relied]
+    given = [relied, *(rows.get(name, ()) for name in _GRAPH_ROWS)]
+    return [tenant, thread, lock, *(_encode(each).decode() for each in given)]
 
 
 class PgSession:

@@ -41,7 +41,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from perdure.base.clock import SystemClock
-from perdure.base.encryption import Encryption
+from perdure.base.encryption import Encryption, Keys
 from perdure.base.errors import StoreError, StoreUnreachable
 from perdure.base.retry import Retry
 from perdure.jobs.fleet import Known
@@ -49,6 +49,7 @@ from perdure.jobs.model import NewJob, QueueLimit, Submitted
 from perdure.store import rows
 from perdure.store.db_thread import VerbCall
 from perdure.store.postgres.connection import (
+    PUT_GRAPH,
     STATEMENTS,
     WRITE,
     WRITE_BOTH,
@@ -76,7 +77,11 @@ _encode = msgspec.json.Encoder().encode
 _OUTAGE: Final = Retry(attempts=40, initial_delay="50ms", max_delay="1s", jitter=0.5)
 # How often to retry when other transactions interfered.
 _CONTENTION: Final = Retry(attempts=10, initial_delay="5ms", max_delay="200ms", jitter=0.5)
-_PLANS: Final = {WRITE: b"perdure_write", WRITE_BOTH: b"perdure_write_both"}
+_PLANS: Final = {
+    WRITE: b"perdure_write",
+    WRITE_BOTH: b"perdure_write_both",
+    PUT_GRAPH: b"perdure_put_graph",
+}
 
 
 class Transactions:
@@ -139,6 +144,11 @@ class Transactions:
         return session.pg.info.backend_pid
 
     @property
+    def keys(self) -> Keys | None:
+        """What encrypts payloads on the connection; None: nothing, or there is none yet."""
+        return None if self._session is None else self._session.keys
+
+    @property
     def session(self) -> PgSession:
         """The connection, opened again if it was lost.
 
@@ -186,30 +196,27 @@ class Transactions:
                 if self._has_happened(error, failures):
                     return self.run(lambda session: verb.look_up(session, self._writer))
 
-    def write(self, entries: str, effects: str = "") -> int | None:
-        """Write journal and ledger entries as a single-statement transaction.
+    def write(self, statement: bytes, texts: Sequence[str]) -> int | None:
+        """Run one of the statements that are a whole transaction; never behind a pooler.
 
         Returns:
-            How many were written; None if it happened, but its answer was lost.
+            How many rows came back; None if it happened, but its answer was lost.
         """
-        if self._target.pooled:  # a statement alone would be without our settings
-            return self.run(lambda session: _write_both(session, entries, effects))
         failures = 0
         while True:
             session = self.session
             self._number += 1
             try:
-                return self._write_prepared(session, entries, effects)
+                return self._write_prepared(session, statement, texts)
             except psycopg.Error as error:
                 failures += 1
                 if self._has_happened(error, failures):
                     return None
 
-    def _write_prepared(self, session: PgSession, entries: str, effects: str) -> int:
+    def _write_prepared(self, session: PgSession, statement: bytes, texts: Sequence[str]) -> int:
         # Past the cursor, for a third of the work: this is done once for every step.
         connection = session.pg.pgconn
-        values = self._values(entries, effects)
-        statement = WRITE_BOTH if effects else WRITE
+        values = self._values(texts)
         plan = _PLANS[statement]
         if plan in session.prepared:
             with suppress(InvalidSqlStatementName):  # the driver forgets all after a rollback
@@ -218,18 +225,17 @@ class Transactions:
         session.prepared.add(plan)
         return _checked(connection.exec_prepared(plan, values)).ntuples
 
-    def _values(self, entries: str, effects: str) -> list[bytes]:
-        values = [self._writer.encode(), str(self._number).encode(), entries.encode()]
-        return [*values, effects.encode()] if effects else values
+    def _values(self, texts: Sequence[str]) -> list[bytes]:
+        return [text.encode() for text in (self._writer, str(self._number), *texts)]
 
-    def send(self, entries: str, effects: str = "") -> "Inflight | None":
+    def send(self, statement: bytes, texts: Sequence[str]) -> "Inflight | None":
         """Send what `write` writes, and return at once; None if that is not possible."""
-        session, plan = self._session, _PLANS[WRITE_BOTH if effects else WRITE]
+        session, plan = self._session, _PLANS[statement]
         if session is None or plan not in session.prepared or session.pg.closed:
             return None
         inflight = Inflight(session.pg.pgconn)
         self._number += 1
-        values = self._values(entries, effects)
+        values = self._values(texts)
         if not inflight.may_send(values):
             return None
         if inflight.send(plan, values):
@@ -321,11 +327,6 @@ class Transactions:
         except BaseException:
             pg.close()
             raise
-
-
-def _write_both(session: PgSession, entries: str, effects: str) -> int:
-    written = session.run("upsert_entries", entries=entries)
-    return written + (session.run("upsert_effects", effects=effects) if effects else 0)
 
 
 def _checked(result: PGresult) -> PGresult:

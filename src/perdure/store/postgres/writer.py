@@ -7,10 +7,11 @@ late: the leases are then locked and read to see whose (`_check_fences`). If the
 anything else, everything is rolled back, and the requests run one by one, so that each gets its
 own answer.
 
-**Inline writes.** While nothing else is under way, the loop itself sends the result of a step, and
-the socket tells it when the answer is there: it never waits. Only what may be written twice goes
-this way (`_may_be_repeated`): a step that has succeeded has done so for good. If the answer is
-lost, or is not a plain success, the thread writes it again and finds out what is wrong.
+**Inline writes.** While nothing else is under way, the loop itself sends the result of a step, or a
+checkpoint of LangGraph, and the socket tells it when the answer is there: it never waits. Only what
+may be written twice goes this way (`_may_be_repeated`): a step that has succeeded has done so for
+good. If the answer is lost, or is not a plain success, the thread writes it again and finds out
+what is wrong.
 
 **Notifying others.** After a commit that may make a job due, other processes are told by NOTIFY,
 at most every `_NOTIFY_EVERY` seconds, since each notification takes a lock of the whole server.
@@ -36,16 +37,21 @@ from perdure.store.db_thread import (
     Round,
     RowKey,
     StoreRequest,
+    VerbCall,
     rounds,
     row_keys,
     writes_of,
 )
 from perdure.store.postgres.connection import (
+    PUT_GRAPH,
     STATEMENTS,
+    WRITE,
+    WRITE_BOTH,
     PgSession,
     Target,
     effects_json,
     entries_json,
+    graph_texts,
     translate,
 )
 from perdure.store.postgres.schema import migrate
@@ -57,6 +63,7 @@ from perdure.store.postgres.transaction import (
     single_statement,
 )
 from perdure.store.verbs.audit import append
+from perdure.store.verbs.langgraph import put_graph
 from perdure.store.verbs.write import progresses, write_all
 
 _CLOCK: Final = SystemClock()
@@ -107,23 +114,38 @@ class PgWriter(Connection):
     # On the loop
 
     def write_inline(self, request: StoreRequest, finished: Callable[[bool], None]) -> Inline:
-        if not _may_be_repeated(request) or self._is_unproven(request):
+        found = self._whole(request)
+        if found is None:
             return "refused"
         if self._answers is not None and self._answers.loop is not request.loop:
             if not self._answers.loop.is_closed():
                 return "refused"
             self.stop_inline()
-        effects = effects_json(request.effect_rows) if request.effect_rows else ""
-        inflight = self._transactions.send(entries_json(request.entry_rows), effects)
+        statement, texts, expected = found
+        inflight = self._transactions.send(statement, texts)
         if inflight is None:
             return "refused"
         if self._answers is not None and self._answers.connection is not inflight.connection:
             self.stop_inline()
         if self._answers is None:
             self._answers = _AnswerReader(request.loop, inflight.connection, self.stop_inline)
-        expected = len(request.entry_rows) + len(request.effect_rows)
+        request.result = request.call is not None  # what `put_graph` returns, if it is stored
         self._answers.expect(inflight, lambda: finished(inflight.rows == expected))
         return "inflight"
+
+    def _whole(self, request: StoreRequest) -> tuple[bytes, list[str], int] | None:
+        """Return the one statement that does all of a request, its parameters, and its rows."""
+        if request.call is not None:
+            if not self._is_graph(request.call):
+                return None
+            return PUT_GRAPH, graph_texts(self._transactions.keys, *request.call.args), 1
+        if not _may_be_repeated(request) or self._is_unproven(request):
+            return None
+        return *_plain_statement([request]), _row_count([request])
+
+    def _is_graph(self, call: VerbCall) -> bool:
+        """Whether this stores a checkpoint, and one statement can do that."""
+        return call.function is put_graph and not self._target.pooled
 
     def stop_inline(self) -> None:
         if self._answers is not None:
@@ -174,10 +196,15 @@ class PgWriter(Connection):
 
     def _single_statement(self, request: StoreRequest) -> bool:
         """Run a request as a single statement; return False if it has no such form."""
-        verb = None if request.call is None else single_statement(request.call)
+        if request.call is None:
+            return False
+        if self._is_graph(request.call):
+            request.result = self._put_graph(request.call)
+            return True
+        verb = single_statement(request.call)
         if verb is None:
             return False
-        result = None
+        result: Any = None
         if not self._target.pooled:  # a statement alone would be without our settings
             with suppress(psycopg.IntegrityError):  # another process did the same at the same time
                 result = self._transactions.run_single(verb)
@@ -185,13 +212,19 @@ class PgWriter(Connection):
         self._postponed += self._transactions.session.postponed
         return True
 
+    def _put_graph(self, call: VerbCall) -> bool:
+        texts = graph_texts(self._transactions.session.keys, *call.args)
+        rows = self._transactions.write(PUT_GRAPH, texts)
+        # If the answer was lost, it is stored once more: that does no harm.
+        return self._transactions.run(call) if rows is None else rows == 1
+
     def _plain(self, requests: Sequence[StoreRequest]) -> None:
         """Write journal and ledger in a single statement, which is the whole transaction."""
-        entries, effects = _rows(requests)
-        written = self._transactions.write(
-            entries_json(entries), effects_json(effects) if effects else ""
-        )
-        if written != len(entries) + len(effects) or any(map(self._is_unproven, requests)):
+        if self._target.pooled:  # a statement alone would be without our settings
+            written = self._transactions.run(lambda session: _write_both(session, requests))
+        else:
+            written = self._transactions.write(*_plain_statement(requests))
+        if written != _row_count(requests) or any(map(self._is_unproven, requests)):
             # A fence did not hold, or something came late, or the answer was lost. A fence that
             # holds now did hold then.
             self._transactions.run(lambda session: _check_fences(session, requests, set()))
@@ -235,6 +268,24 @@ def _run_all(session: PgSession, parts: Sequence[Round]) -> None:
             if request.call is not None:
                 request.result = in_fewest_statements(request.call)(session)
     append(session, session.notes)
+
+
+def _plain_statement(requests: Sequence[StoreRequest]) -> tuple[bytes, list[str]]:
+    """Return the statement that makes plain writes, and its parameters."""
+    entries, effects = _rows(requests)
+    if effects:
+        return WRITE_BOTH, [entries_json(entries), effects_json(effects)]
+    return WRITE, [entries_json(entries)]
+
+
+def _write_both(session: PgSession, requests: Sequence[StoreRequest]) -> int:
+    entries, effects = _rows(requests)
+    written = session.write_entries(entries)
+    return written + (session.write_effects(effects) if effects else 0)
+
+
+def _row_count(requests: Sequence[StoreRequest]) -> int:
+    return sum(len(each.entry_rows) + len(each.effect_rows) for each in requests)
 
 
 def _rows(requests: Sequence[StoreRequest]) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:

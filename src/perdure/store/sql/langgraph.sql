@@ -23,6 +23,9 @@ ON CONFLICT DO NOTHING
 -- name: put_graph_value
 INSERT INTO langgraph_value (tenant, thread, ns, channel, version, data, pieces)
 VALUES (:tenant, :thread, :ns, :channel, :version, :data, :pieces)
+-- use: newer_graph_value
+
+-- part: newer_graph_value
 ON CONFLICT (tenant, thread, ns, channel, version) DO UPDATE SET
   data = excluded.data, pieces = excluded.pieces
 
@@ -30,14 +33,20 @@ ON CONFLICT (tenant, thread, ns, channel, version) DO UPDATE SET
 INSERT INTO langgraph_checkpoint (tenant, thread, ns, id, parent, run, root, versions, deltas,
                                   metadata, data)
 VALUES (:tenant, :thread, :ns, :id, :parent, :run, :root, :versions, :deltas, :metadata, :data)
+-- use: newer_graph_checkpoint
+
+-- part: newer_graph_checkpoint
 ON CONFLICT (tenant, thread, ns, id) DO UPDATE SET
   parent = excluded.parent, run = excluded.run, root = excluded.root, versions = excluded.versions,
   deltas = excluded.deltas, metadata = excluded.metadata, data = excluded.data
 
 -- name: put_graph_write
--- A write that is repeated is the same; an error or an interrupt takes the place of the one before.
 INSERT INTO langgraph_write (tenant, thread, ns, checkpoint, task, idx, path, channel, data)
 VALUES (:tenant, :thread, :ns, :checkpoint, :task, :idx, :path, :channel, :data)
+-- use: newer_graph_write
+
+-- part: newer_graph_write
+-- A write that is repeated is the same; an error or an interrupt takes the place of the one before.
 ON CONFLICT (tenant, thread, ns, checkpoint, task, idx) DO UPDATE SET
   path = excluded.path, channel = excluded.channel, data = excluded.data
 WHERE excluded.idx < 0

@@ -246,3 +246,39 @@ WHERE name IN ('server_version', 'fsync', 'full_page_writes', 'synchronous_commi
                'default_transaction_read_only', 'transaction_read_only')
 UNION ALL
 SELECT 'is_superuser', current_setting('is_superuser')
+
+-- name: put_graph
+-- What `put_graph` of `verbs/langgraph.py` does, as one statement.
+WITH there AS MATERIALIZED (
+  SELECT :lock = '' OR has_graph_pieces(:lock, :tenant, :thread, :relied::json) AS is_complete
+), wrote AS (
+  INSERT INTO langgraph_write (tenant, thread, ns, checkpoint, task, idx, path, channel, data)
+  SELECT :tenant, :thread, ns, checkpoint, task, idx, path, channel, decode(data, 'base64')
+  FROM json_to_recordset(:writes::json) AS given (
+    ns text, checkpoint text, task text, idx bigint, path text, channel text, data text)
+  -- use: newer_graph_write
+), pieces AS (
+  INSERT INTO langgraph_piece (tenant, thread, digest, data)
+  SELECT :tenant, :thread, digest, decode(data, 'base64')
+  FROM there, json_to_recordset(:pieces::json) AS given (digest text, data text)
+  WHERE is_complete
+  ON CONFLICT DO NOTHING
+), valued AS (
+  INSERT INTO langgraph_value (tenant, thread, ns, channel, version, data, pieces)
+  SELECT :tenant, :thread, ns, channel, version, decode(data, 'base64'), decode(pieces, 'base64')
+  FROM there, json_to_recordset(:values::json) AS given (
+    ns text, channel text, version text, data text, pieces text)
+  WHERE is_complete
+  -- use: newer_graph_value
+), kept AS (
+  INSERT INTO langgraph_checkpoint (tenant, thread, ns, id, parent, run, root, versions, deltas,
+                                    metadata, data)
+  SELECT :tenant, :thread, ns, id, parent, run, root, versions, deltas,
+         decode(metadata, 'base64'), decode(data, 'base64')
+  FROM there, json_to_recordset(:checkpoints::json) AS given (
+    ns text, id text, parent text, run text, root text, versions text, deltas text, metadata text,
+    data text)
+  WHERE is_complete
+  -- use: newer_graph_checkpoint
+)
+SELECT 1 FROM there WHERE is_complete

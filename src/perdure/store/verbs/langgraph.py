@@ -19,6 +19,7 @@ from perdure.jobs.graph_thread import (
     GraphWrite,
     LoadedValue,
     Place,
+    TaskWrites,
     Version,
     latest,
     names_in,
@@ -39,18 +40,32 @@ def _json(value: Any) -> str:
 # Write
 
 
-def put_graph_checkpoint(session: Session, tenant: str, put: GraphPut) -> list[str]:
-    """Store a checkpoint; return the pieces that it relies on and that are gone.
+def put_graph(
+    session: Session, tenant: str, thread: str, wrote: Sequence[TaskWrites], put: GraphPut | None
+) -> bool:
+    """Store what tasks have written, and the checkpoint that follows from it, if any.
 
-    If any are gone, nothing was stored.
+    Returns:
+        False if pieces that the checkpoint relies on are gone: then it was not stored.
     """
+    where = {"tenant": tenant, "thread": thread}
+    rows = graph_rows(where, wrote, put)
+    is_complete = put is None or _has_pieces(session, where, put)
+    session.change(*(rows if is_complete else rows[:1]))
+    return is_complete
+
+
+def graph_rows(
+    where: dict[str, str], wrote: Sequence[TaskWrites], put: GraphPut | None
+) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return what is to be stored: the statement for each table, and its rows."""
+    rows = [("put_graph_write", _write_rows(where, wrote))]
+    if put is None:
+        return rows
     point = put.checkpoint
-    where = {"tenant": tenant, "thread": point.thread}
-    if gone := _gone(session, where, put):
-        return gone
     # In a fixed order: two that insert the same pieces must not wait for each other.
     pieces = [{**where, "digest": name, "data": data} for name, data in sorted(put.pieces.items())]
-    where["ns"] = point.ns
+    where = {**where, "ns": point.ns}
     values = [
         {**where, "channel": name, "version": point.versions[name], "data": value.data,
          "pieces": value.pieces}
@@ -61,34 +76,32 @@ def put_graph_checkpoint(session: Session, tenant: str, put: GraphPut) -> list[s
         "versions": _json(point.versions), "deltas": _json(point.deltas),
         "metadata": point.metadata, "data": point.data,
     }  # fmt: skip
-    session.change(
-        ("insert_graph_piece", pieces),
-        ("put_graph_value", values),
-        ("put_graph_checkpoint", [checkpoint]),
-    )
-    return []
+    rows += [("insert_graph_piece", pieces), ("put_graph_value", values)]
+    return [*rows, ("put_graph_checkpoint", [checkpoint])]
 
 
-def _gone(session: Session, where: dict[str, str], put: GraphPut) -> list[str]:
-    """Return the pieces that a checkpoint relies on and that are gone, and keep the others."""
+def _write_rows(where: dict[str, str], wrote: Sequence[TaskWrites]) -> list[dict[str, Any]]:
+    """Return a row for each write; PostgreSQL cannot write one twice in a statement."""
+    rows: dict[tuple[str, str, str, int], dict[str, Any]] = {}
+    for ns, checkpoint, writes in wrote:
+        for each in writes:
+            key = ns, checkpoint, each.task, each.idx
+            if each.idx < 0 or key not in rows:  # as `put_graph_write` has it
+                place = {**where, "ns": ns, "checkpoint": checkpoint}
+                rows[key] = place | msgspec.structs.asdict(each)
+    return [rows[key] for key in sorted(rows)]
+
+
+def _has_pieces(session: Session, where: dict[str, str], put: GraphPut) -> bool:
+    """Whether the pieces that a checkpoint relies on are there; they are kept until the commit."""
     if not (put.pieces or put.relied):
-        return []
+        return True
     names = chunk_names(session.keys, where["tenant"], put.relied)
     _, found = session.together(
-        ("share_graph_thread", {"name": _lock_name(**where)}),
+        ("share_graph_thread", {"name": lock_name(**where)}),
         ("graph_pieces_known", {**where, "digests": session.array(list(names))}),
     )
-    there = {names[stored] for (stored,) in found}
-    return [digest for digest in put.relied if digest not in there]
-
-
-def put_graph_writes(
-    session: Session, tenant: str, thread: str, place: Place, writes: Sequence[GraphWrite]
-) -> None:
-    """Store what a task has written since a checkpoint."""
-    ns, id = place
-    where = {"tenant": tenant, "thread": thread, "ns": ns, "checkpoint": id}
-    session.many("put_graph_write", [where | msgspec.structs.asdict(each) for each in writes])
+    return {names[stored] for (stored,) in found} == set(put.relied)
 
 
 def prove_progress(session: Session, job_id: str, owner: str) -> None:
@@ -216,7 +229,7 @@ def _pieces(session: Session, where: dict[str, str], names: Sequence[str]) -> di
 def delete_graph_thread(session: Session, tenant: str, thread: str) -> None:
     """Delete a thread."""
     where = {"tenant": tenant, "thread": thread}
-    session.lock(_lock_name(**where))
+    session.lock(lock_name(**where))
     for name in ("checkpoints", "writes", "values", "pieces"):
         session.run(f"delete_graph_{name}", **where)
 
@@ -244,19 +257,20 @@ def prune_graph_thread(session: Session, tenant: str, thread: str) -> None:
 def copy_graph_thread(session: Session, tenant: str, thread: str, target: str) -> None:
     """Copy a thread, with all ancestors and writes."""
     where = {"tenant": tenant, "thread": thread, "target": target}
-    session.one("share_graph_thread", name=_lock_name(tenant, thread))
-    session.one("share_graph_thread", name=_lock_name(tenant, target))
+    session.one("share_graph_thread", name=lock_name(tenant, thread))
+    session.one("share_graph_thread", name=lock_name(tenant, target))
     for name in ("pieces", "values", "writes", "checkpoints"):
         session.run(f"copy_graph_{name}", **where)
 
 
-def _lock_name(tenant: str, thread: str) -> str:
+def lock_name(tenant: str, thread: str) -> str:
+    """Return what the lock of a thread is called."""
     return f"langgraph {tenant} {thread}"
 
 
 def _locked(session: Session, tenant: str, thread: str) -> tuple[dict[str, str], list[Bone]]:
     where = {"tenant": tenant, "thread": thread}
-    session.lock(_lock_name(**where))
+    session.lock(lock_name(**where))
     rows = session.all("graph_bones", **where)
     return where, [
         Bone(ns, id, parent, run, root, _read_versions(versions), _read_deltas(deltas))

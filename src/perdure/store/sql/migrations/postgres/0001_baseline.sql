@@ -718,6 +718,20 @@ CREATE TABLE langgraph_piece (
   PRIMARY KEY (tenant, thread, digest)
 );
 
+-- Whether pieces are there, each under one of some names. Nobody deletes any from then on. What was
+-- deleted while it waited for the lock is not there: each of its statements sees what there is then.
+CREATE FUNCTION has_graph_pieces(lock text, of_tenant text, of_thread text, wanted json)
+RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock_shared(hashtextextended(lock, 0));
+  RETURN NOT EXISTS (
+    SELECT FROM json_array_elements(wanted) AS piece (names)
+    WHERE NOT EXISTS (
+      SELECT FROM langgraph_piece
+      WHERE tenant = of_tenant AND thread = of_thread
+        AND digest IN (SELECT json_array_elements_text(names))));
+END $$;
+
 -- What nodes have written since a checkpoint.
 CREATE TABLE langgraph_write (
   tenant     text COLLATE "C" NOT NULL,
