@@ -178,7 +178,7 @@ def test_a_step_whose_last_attempt_is_interrupted_in_a_call_leaves_the_doubt_to_
             await asyncio.Event().wait()
             return "never"
 
-        timeout = "50ms" if ends == "timeout of the step" else None
+        timeout = "1s" if ends == "timeout of the step" else None
 
         @app.step(retry=Retry(attempts=1), timeout=timeout, raises=(LookupError,))
         async def pay(ctx: StepContext) -> str:

@@ -77,14 +77,11 @@ class Ledger:
                 return line
         return None
 
-    async def undecided(self, step: str, *, replayable: bool) -> Effect | None:
-        """Return an open line of a step; without `replayable`, only one not to be called again."""
+    async def open_of(self, step: str) -> list[Effect]:
+        """Return the open lines of a step."""
         await self._read()
-        for line in self._lines.values():
-            mine = line.place.step == step and line.state in OPEN
-            if mine and (replayable or line.in_doubt == "ask"):
-                return line
-        return None
+        lines = self._lines.values()
+        return [line for line in lines if line.place.step == step and line.state in OPEN]
 
     async def latest_of_business(self, business: str) -> Effect | None:
         """Return the latest line under a business key, in any job of the tenant."""

@@ -66,7 +66,7 @@ from perdure.jobs.effect import (
 )
 from perdure.jobs.failure import failure_of
 from perdure.jobs.model import JobEvent
-from perdure.jobs.outbox import NoticeKind
+from perdure.jobs.outbox import Notice, NoticeKind
 
 EffectCall: TypeAlias = Callable[[str], Any]
 
@@ -272,8 +272,8 @@ class Effects:
             ExitToQuery: The receiver must be queried.
         """
         line = begun.effect
-        if fault is None:  # the next attempt finds the intent
-            self._unlock(line)
+        if fault is None:
+            self._interrupted(line)
             return
         # A thread may still run after its attempt is over: what it reports no longer counts.
         if self._attempt.over:
@@ -290,6 +290,17 @@ class Effects:
             raise ExitToQuery(line, settles_at(line, self._settle_after(options)))
         if fault.needs_person:
             raise ExitForDecision(line, f"the call failed with {fault.text}")
+
+    def _interrupted(self, line: Effect) -> None:
+        """Leave a call open; the next attempt finds the intent.
+
+        Nobody knows whether it happened. So if its receiver must not be called again, this attempt
+        can neither make another effect nor end: to it, the call is one that an earlier one left.
+        """
+        self._unlock(line)
+        if line.in_doubt == "ask" or self._step.step.is_tool:
+            self.visited.discard(line.place)
+            self._is_fresh = False
 
     # Recorded by the code
 
@@ -545,10 +556,16 @@ class Effects:
         return UndoCall(name, encode(dict(given), what="the arguments of an undo"))
 
 
-def put_in_doubt(run: Run, found: Effect) -> None:
-    """Write with the next write of the job that nobody knows what became of a call of its own."""
-    if found.state is EffectState.INTENT and found.job_id == run.job.id:
-        _write_line(run, found.to(EffectState.IN_DOUBT, run.now()))
+def put_in_doubt(run: Run, found: Effect) -> tuple[Notice, ...]:
+    """Write with the next write of the job that nobody knows what became of a call of its own.
+
+    Returns:
+        The notices that tell people so; none if it was in doubt before.
+    """
+    if found.state is not EffectState.INTENT or found.job_id != run.job.id:
+        return ()
+    _write_line(run, found.to(EffectState.IN_DOUBT, run.now()))
+    return alerts(run, NoticeKind.IN_DOUBT, found.key, f"{found.kind} to {found.target}")
 
 
 def _write_line(run: Run, line: Effect) -> None:

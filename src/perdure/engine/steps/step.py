@@ -245,7 +245,7 @@ class StepOperation(Operation[R]):
                 await self._continue_later(cast("Partial[Any]", value))
                 return
             output = step.result.encode(value, run.node.limits)
-            if attempt.exit is not None or self.attempt > 1 or self.recorded:
+            if attempt.exit or attempt.effects or self.attempt > 1 or self.recorded:
                 await attempt.check_left_open()
         except StepExit as leaving:
             await self._leave(leaving)
@@ -399,45 +399,53 @@ class StepOperation(Operation[R]):
             raises=raises,
             limits=self.run.node.limits,
         )
-        if await self._skipped_item(failure):
-            return
-        if isinstance(verdict, Again):
+        judged = self._judged_item(failure)
+        skips = judged is not None and judged[0] is ItemVerdict.CONTINUE
+        gives_up = judged is None and isinstance(verdict, GiveUp)
+        if (skips or gives_up) and (left := await self._undecided()) is not None:
+            put_in_doubt(self.run, left)
+            await self._leave(ExitForDecision(left, f"the step ended with {failure.summary()}"))
+        elif judged is not None:
+            await self._after_item(judged, failure)
+        elif isinstance(verdict, Again):
             wake_at = self.run.now() + verdict.delay
             again = self._entry(StepState.PENDING, error=failure.pack(), wake_at=wake_at)
             self._report_stop("failed")
             events.step_retried(self, self.attempt, verdict.delay, failure.summary())
             event = self._event("step.retried", failure, again_at=wake_at)
             await self._begin_again(again, event)
-            return
-        if (left := await self._open_effect()) is not None:
-            put_in_doubt(self.run, left)
-            await self._leave(ExitForDecision(left, f"the step ended with {failure.summary()}"))
-            return
-        await self._fail(failure, error)
+        else:
+            await self._fail(failure, error)
 
-    async def _open_effect(self) -> Effect | None:
+    async def _undecided(self) -> Effect | None:
         """Return an effect that the step leaves open, and that only a person can settle.
 
         A call that was interrupted, by a timeout of the step for example, may have happened. Code
         that got an ordinary failure could do it again in another way. A model does just that: it
         calls the tool again, with another key.
         """
-        if self.attempt == 1 and (self.live is None or self.live.effects is None):
-            return None
-        ledger = self.run.open_ledger()
-        return await ledger.undecided(self.entry.id, replayable=self.step.is_tool)
+        left = await self._left_open()
+        return next((line for line in left if line.in_doubt == "ask" or self.step.is_tool), None)
+
+    async def _left_open(self) -> list[Effect]:
+        """Return the effects that the step leaves open."""
+        if self.run.ledger is None and not self.recorded:
+            return []
+        return await self.run.open_ledger().open_of(self.entry.id)
 
     async def _fail(self, failure: Failure, error: Exception) -> None:
         """Write that the step has failed for good, and raise that in the code.
 
-        Nobody needs to answer its questions any more.
+        Nobody needs to answer its questions any more. What it leaves open is in doubt.
         """
+        left = await self._left_open()
         self._report_stop("failed")
         if self.on_end is not None:
             self.on_end(_FAILED)
         failed = self.entry = self._entry(_FAILED, error=failure.pack())
         told = self._event("step.failed", failure)
-        await self.run.write(failed, events=(told,), withdraws=failed.id)
+        notices = tuple(each for line in left for each in put_in_doubt(self.run, line))
+        await self.run.write(failed, events=(told,), notices=notices, withdraws=failed.id)
         raised = self._error_of(failure)
         if isinstance(raised, StepFailed):
             raised.__cause__ = error
@@ -459,13 +467,15 @@ class StepOperation(Operation[R]):
             )
         return raised or failed
 
-    async def _skipped_item(self, failure: Failure) -> bool:
-        """Continue without the item at which the step failed, if the policy says so."""
+    def _judged_item(self, failure: Failure) -> tuple[ItemVerdict, bytes] | None:
+        """Return how the step continues after the item at which it failed; None: it does not."""
         judged = None if self.progress is None else self.progress.judge_item(failure)
         if judged is None and self.live is not None:
             judged = self.live.item_verdict
-        if judged is None or judged[0] is ItemVerdict.FAIL:
-            return False
+        return None if judged is None or judged[0] is ItemVerdict.FAIL else judged
+
+    async def _after_item(self, judged: tuple[ItemVerdict, bytes], failure: Failure) -> None:
+        """Continue without the item at which the step failed, or try it once more."""
         verdict, checkpoint = judged
         self._report_stop("failed")
         self.attempt -= 1
@@ -474,7 +484,6 @@ class StepOperation(Operation[R]):
         )
         kind = "item.skipped" if verdict is ItemVerdict.CONTINUE else "item.retried"
         await self._begin_again(onward, self._event(kind, failure))
-        return True
 
     async def _begin_again(self, entry: JournalEntry, *events: JobEvent) -> None:
         """Write the progress of the step, and begin the next attempt when it is due."""
@@ -495,7 +504,7 @@ class StepOperation(Operation[R]):
             return
         assert self.progress is not None
         assert self.live is not None
-        self.live.check_exit()
+        await self.live.check_left_open()
         checkpoint = self.progress.encode_checkpoint(partial.checkpoint)
         # For a compensation, if it never ends.
         output = self.step.result.encode(partial.output, self.run.node.limits)
