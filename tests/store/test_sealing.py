@@ -46,6 +46,7 @@ PLAIN = {
     "turn": "queue tenant",
     "worker": "owner info definitions",
     "worker_command": "id owner action asked_by",
+    "workflow_checkpoint": "tenant id workflow",
 }
 
 

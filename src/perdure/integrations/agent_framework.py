@@ -10,21 +10,28 @@ People are asked about a tool with `approval_mode="always_require"`, and may edi
 job waits and occupies no worker; a rejection goes to the model as the tool's answer. So in a job, a
 run does not return with approval requests. `agent.as_tool()` runs in the job, in its own scope.
 
+`PerdureCheckpointStorage(app)` keeps the checkpoints of workflows in the app's store.
+
 Create a session in the code of the job: a replay rebuilds it. Other middleware and context
 providers run again at every replay, and must be deterministic.
 """
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import datetime
 from functools import cache
 from typing import Any, Final, cast
 
 from pydantic_core import to_jsonable_python
 
+from perdure.app import App
 from perdure.base.errors import ApprovalRejected, Refused
 from perdure.base.extra import extra
+from perdure.client import Client
 from perdure.engine.steps.step_context import StepContext
+from perdure.engine.working_on import working_on
 from perdure.integrations.durable_calls import (
     Message,
     ModelAnswer,
@@ -56,14 +63,21 @@ with extra("agent-framework", "a durable run of the Agent Framework"):
         ChatMiddleware,
         ChatResponse,
         ChatResponseUpdate,
+        CheckpointStorage,
         Content,
         FunctionInvocationContext,
         FunctionMiddleware,
         FunctionTool,
         ResponseStream,
+        WorkflowCheckpoint,
+        WorkflowCheckpointException,
     )
     from agent_framework._tools import (
         _FunctionArgumentValidationError,  # pyright: ignore[reportPrivateUsage]  no other name
+    )
+    from agent_framework._workflows._checkpoint_encoding import (
+        decode_checkpoint_value,
+        encode_checkpoint_value,
     )
 
 ADAPTER: Final = "agent-framework"
@@ -286,6 +300,81 @@ def _asking(kind: type[FunctionTool]) -> type[FunctionTool]:
         vars(self)["approval_mode"] = mode
 
     return type(kind.__name__, (kind,), {"approval_mode": property(approval_mode, change)})
+
+
+# Checkpoints of workflows
+
+
+class PerdureCheckpointStorage(CheckpointStorage):
+    """Keeps the checkpoints of workflows in the store of an app or a client, encrypted if it is."""
+
+    def __init__(
+        self,
+        app: App | Client,
+        *,
+        tenant: str = "default",
+        allowed_checkpoint_types: Sequence[str] = (),
+    ) -> None:
+        """Open nothing yet: the store is opened on first use.
+
+        Args:
+            app: Whose store it is.
+            tenant: Whose checkpoints these are; those of other tenants are not seen.
+            allowed_checkpoint_types: Classes of yours in the state of workflows, each as
+                "module:name", as for the framework's own `FileCheckpointStorage`.
+        """
+        self.tenant = tenant
+        self._app = app
+        self._types = frozenset(allowed_checkpoint_types)
+
+    async def save(self, checkpoint: WorkflowCheckpoint) -> str:
+        """Store a checkpoint, and return its id; inside a step, it counts as progress of the job.
+
+        Raises:
+            WorkflowCheckpointException: It could not be loaded again.
+        """
+        packed = encode_checkpoint_value(checkpoint.to_dict())
+        decode_checkpoint_value(packed, allowed_types=self._types)
+        at = datetime.fromisoformat(checkpoint.timestamp).timestamp()
+        name, id = checkpoint.workflow_name, checkpoint.checkpoint_id
+        verbs, work = self._app.verbs, working_on.get()
+        await verbs.save_workflow_checkpoint(self.tenant, name, id, at, json.dumps(packed).encode())
+        if work is not None and work.step:
+            await verbs.prove_progress(work.job, work.worker)
+        return id
+
+    async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+        """Return a checkpoint.
+
+        Raises:
+            WorkflowCheckpointException: There is none with this id.
+        """
+        found = await self._app.verbs.workflow_checkpoint(self.tenant, checkpoint_id)
+        if found is None:
+            raise WorkflowCheckpointException(f"there is no checkpoint {checkpoint_id!r}")
+        return self._loaded(found)
+
+    async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
+        """Return the checkpoints of a workflow, oldest first."""
+        found = await self._app.verbs.workflow_checkpoints(self.tenant, workflow_name)
+        return [self._loaded(each) for each in found]
+
+    async def delete(self, checkpoint_id: str) -> bool:
+        """Delete a checkpoint; return whether there was one."""
+        return await self._app.verbs.delete_workflow_checkpoint(self.tenant, checkpoint_id)
+
+    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
+        """Return the newest checkpoint of a workflow; None if it has none."""
+        found = await self._app.verbs.newest_workflow_checkpoint(self.tenant, workflow_name)
+        return None if found is None else self._loaded(found)
+
+    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
+        """Return the ids of the checkpoints of a workflow, oldest first."""
+        return await self._app.verbs.workflow_checkpoint_ids(self.tenant, workflow_name)
+
+    def _loaded(self, data: bytes) -> WorkflowCheckpoint:
+        plain = decode_checkpoint_value(json.loads(data), allowed_types=self._types)
+        return WorkflowCheckpoint.from_dict(plain)
 
 
 # The transcript

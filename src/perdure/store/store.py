@@ -399,6 +399,15 @@ class Store:
     prune_graph_thread = changes(verbs.langgraph.prune_graph_thread, apart=True)
     copy_graph_thread = changes(verbs.langgraph.copy_graph_thread, apart=True)
 
+    # Checkpoints of the Agent Framework
+
+    save_workflow_checkpoint = changes(verbs.workflow.save_workflow_checkpoint)
+    workflow_checkpoint = reads(verbs.workflow.workflow_checkpoint)
+    workflow_checkpoints = reads(verbs.workflow.workflow_checkpoints)
+    newest_workflow_checkpoint = reads(verbs.workflow.newest_workflow_checkpoint)
+    workflow_checkpoint_ids = reads(verbs.workflow.workflow_checkpoint_ids)
+    delete_workflow_checkpoint = changes(verbs.workflow.delete_workflow_checkpoint)
+
     # Watching
 
     def watch(self, changed: Callable[[], None], *, output: bool = False) -> Callable[[], None]:

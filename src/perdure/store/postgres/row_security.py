@@ -19,6 +19,7 @@ _MY_JOBS: Final = "EXISTS (SELECT 1 FROM {schema}.job WHERE job.id = {table}.job
 _BY_TENANT: Final = (
     *("job", "lease", "effect", "approval", "schedule", "audit"),
     *("langgraph_checkpoint", "langgraph_value", "langgraph_piece", "langgraph_write"),
+    "workflow_checkpoint",
 )
 _BY_JOB: Final = ("label", "journal", "payload", "event", "message", "output", "output_topic")
 _INVOKER: Final = 150000  # from this version on, a view may have the rights of who reads it

@@ -28,6 +28,7 @@ from perdure.store.verbs import (
     submit,
     trace,
     worker_command,
+    workflow,
     write,
 )
 
@@ -56,5 +57,6 @@ __all__ = [
     "submit",
     "trace",
     "worker_command",
+    "workflow",
     "write",
 ]

@@ -745,3 +745,15 @@ CREATE TABLE langgraph_write (
   data       bytea NOT NULL,
   PRIMARY KEY (tenant, thread, ns, checkpoint, task, idx)
 );
+
+-- Checkpoints of workflows of the Agent Framework: written only by `PerdureCheckpointStorage`.
+CREATE TABLE workflow_checkpoint (
+  tenant   text COLLATE "C" NOT NULL,
+  id       text COLLATE "C" NOT NULL,
+  workflow text COLLATE "C" NOT NULL,
+  at       float8 NOT NULL,                 -- when the framework made it
+  data     bytea NOT NULL,
+  PRIMARY KEY (tenant, id)
+);
+
+CREATE INDEX workflow_checkpoint_at ON workflow_checkpoint (tenant, workflow, at, id);

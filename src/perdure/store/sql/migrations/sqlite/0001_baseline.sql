@@ -700,3 +700,15 @@ CREATE TABLE langgraph_write (
   data       BLOB    NOT NULL,
   PRIMARY KEY (tenant, thread, ns, checkpoint, task, idx)
 ) STRICT;
+
+-- Checkpoints of workflows of the Agent Framework: written only by `PerdureCheckpointStorage`.
+CREATE TABLE workflow_checkpoint (
+  tenant   TEXT NOT NULL,
+  id       TEXT NOT NULL,
+  workflow TEXT NOT NULL,
+  at       REAL NOT NULL,                    -- when the framework made it
+  data     BLOB NOT NULL,
+  PRIMARY KEY (tenant, id)
+) STRICT;
+
+CREATE INDEX workflow_checkpoint_at ON workflow_checkpoint (tenant, workflow, at, id);
