@@ -46,6 +46,14 @@ async def proxy(postgres_url: str) -> AsyncIterator[Proxy]:
         yield running
 
 
+async def test_a_store_opens_though_its_connection_is_lost_meanwhile(proxy: Proxy) -> None:
+    async def attempt(number: int) -> None:
+        async with opened(proxy.url) as store:
+            assert await store.job(f"{number}") is None
+
+    assert await lose_each_answer(proxy, attempt) >= 10
+
+
 async def test_a_submission_whose_answer_is_lost_happened_once(proxy: Proxy) -> None:
     async with opened(proxy.url) as store:
 

@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -27,6 +27,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PipelineStatus
 
+from perdure.base.clock import SystemClock
 from perdure.base.encryption import Encryption, Keys
 from perdure.base.errors import (
     IllegalTransition,
@@ -72,6 +73,11 @@ _USE_PGBOUNCER: Final = (
 )
 
 Pg = psycopg.Connection[tuple[Any, ...]]
+T = TypeVar("T")
+
+_CLOCK: Final = SystemClock()
+_OPENINGS: Final = 3  # attempts to open a connection
+_SILENCE: Final = 1.0  # seconds
 
 _OLDEST: Final = 140000
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -210,6 +216,30 @@ class Target:
             return []
         settings = {**_SESSION, "search_path": self.schema}
         return [f"SET LOCAL {name} = '{value}'".encode() for name, value in settings.items()]
+
+
+def open_patiently(opening: Callable[[], T], target: Target) -> T:
+    """Return what `opening` returns, which is called again if its connection is lost meanwhile.
+
+    A server that is busy restarting accepts a connection and drops it; whoever starts then must not
+    fail. One that keeps silent is not asked again: an answer that is late once will be so again.
+
+    Raises:
+        StoreError: It failed again, for a while, or for another reason.
+    """
+    for left in reversed(range(_OPENINGS)):
+        since = _CLOCK.monotonic()
+        try:
+            return opening()
+        except (StoreUnreachable, psycopg.OperationalError) as error:
+            if left and _CLOCK.monotonic() - since < _SILENCE:
+                continue
+            if isinstance(error, psycopg.Error):
+                raise translate(error, target) from error
+            raise
+        except psycopg.Error as error:
+            raise translate(error, target) from error
+    raise AssertionError
 
 
 def _of_schema(url: str, schema: str) -> str:

@@ -27,6 +27,7 @@ from perdure.store.postgres.connection import (
     PgSession,
     Target,
     is_lost,
+    open_patiently,
     translate,
     with_keys,
 )
@@ -68,13 +69,7 @@ class PgReader(Connection):
         self._nothing: tuple[int, int] | None = None  # a pipe that nobody writes to
 
     def connect(self) -> int | None:
-        for left in reversed(range(_READ_ATTEMPTS)):
-            try:
-                self._open()
-                break
-            except psycopg.Error as error:  # it was lost as soon as it was opened
-                if not left:
-                    raise translate(error, self._target) from error
+        open_patiently(self._open, self._target)
         return self._descriptor if self._target.can_listen else None
 
     def disconnect(self) -> None:

@@ -52,6 +52,7 @@ from perdure.store.postgres.connection import (
     effects_json,
     entries_json,
     graph_texts,
+    open_patiently,
     translate,
 )
 from perdure.store.postgres.schema import migrate
@@ -91,17 +92,17 @@ class PgWriter(Connection):
         self._answers: _AnswerReader | None = None
 
     def connect(self) -> int | None:
+        open_patiently(self._open, self._target)
+        return None
+
+    def _open(self) -> None:
         pg = self._target.connect()
         try:
             migrate(pg, self._target.schema)
             self._transactions.open(pg)
-        except psycopg.Error as error:
-            pg.close()
-            raise translate(error, self._target) from error
         except BaseException:
             pg.close()
             raise
-        return None
 
     @property
     def backend(self) -> int | None:
