@@ -27,10 +27,10 @@ JOB = Job(
 )
 
 
-def drawn(*entries: JournalEntry) -> str:
+def drawn(*entries: JournalEntry, width: int = 200) -> str:
     page = io.StringIO()
-    view = JobView(job=JOB, journal=entries, events=(), messages=(), now=0.0, narrow=200)
-    Console(file=page, width=200).print(draw_job(view, 10))
+    view = JobView(job=JOB, journal=entries, events=(), messages=(), now=0.0, narrow=width)
+    Console(file=page, width=width).print(draw_job(view, 10))
     return page.getvalue()
 
 
@@ -78,3 +78,25 @@ def test_an_undo_that_was_abandoned_is_called_so() -> None:
         output=encode(LEFT_UNDONE),
     )
     assert "abandoned" in drawn(entry)
+
+
+def test_long_names_of_steps_are_folded_so_that_they_can_be_told_apart() -> None:
+    names = [f"researcher/tools/search_the_web_{word}#1" for word in ("slowly", "quickly")]
+    entries = [
+        JournalEntry(
+            seq=1_000_000,
+            id=name,
+            kind=EntryKind.STEP,
+            name=name,
+            state=StepState.COMPENSATED,
+            attempt=100,
+            started_at=1.0,
+            ended_at=50_000.0,
+            output=encode("x" * 500),
+        )
+        for name in names
+    ]
+    lines = [line.split() for line in drawn(*entries, width=80).splitlines()]
+    folded = "".join(word for line in lines for word in line)
+    column = "".join(line[1] if line[0] == "1000000" else line[0] for line in lines if line)
+    assert [name in column for name in names] == [True, True], folded

@@ -347,7 +347,9 @@ def _journal(view: JobView, most: int) -> Table:
     left_out = len(view.journal) - most
     table = _table(f"Journal: {_progress(view)}", left_out)
     for name in ("#", "step", "state", "attempts", "began", "took", ""):
-        table.add_column(name, justify="right" if name in ("#", "attempts", "took") else "left")
+        justify = "right" if name in ("#", "attempts", "took") else "left"
+        # Names that begin alike, as those of tools and subgraphs do, must not be cut.
+        table.add_column(name, justify=justify, overflow="fold")
     for entry in view.journal[max(0, left_out) :]:
         table.add_row(
             str(entry.seq),
@@ -464,7 +466,7 @@ def _ledger(ledger: Sequence[Effect], now: float, narrow: int) -> Table:
     title = f"Effects: {len(ledger)}" + (f", {doubts} in doubt" if doubts else "")
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for name in ("no", "kind", "target", "state", "step", "called", ""):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for each in ledger:
         result = "" if each.result is None else formatting.short_json(payload(each.result), narrow)
         table.add_row(
