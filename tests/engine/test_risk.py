@@ -26,7 +26,10 @@ async def test_a_step_whose_code_calls_it_dangerous_waits_for_a_yes(app: App) ->
     async with app.running():
         handle = await app.submit(job(), user="kim")
         approval = await asked(app)
-        assert (approval.risk, approval.reasons) == (RiskLevel.HIGH, ("its code declares it",))
+        assert (approval.risk, approval.reasons) == (
+            RiskLevel.HIGH,
+            ("the code marks it as HIGH risk",),
+        )
         await app.decide(approval, "approve", by=ANN)
         assert await handle.result("5s") == "sda is empty"
 
@@ -58,7 +61,10 @@ async def test_a_medium_floor_is_written_into_the_log(app: App) -> None:
         handle = await app.submit(job(), user="kim")
         await handle.result("5s")
     (event,) = [each for each in await handle.events() if each.type == "step.gated"]
-    assert (event.data["risk"], event.data["reasons"]) == ("MEDIUM", ["its code declares it"])
+    assert (event.data["risk"], event.data["reasons"]) == (
+        "MEDIUM",
+        ["the code marks it as MEDIUM risk"],
+    )
 
 
 @durable

@@ -47,7 +47,7 @@ def test_each_rule_has_its_threshold(facts: dict[str, Any], expected: RiskLevel)
 
 def test_a_floor_is_given_as_a_reason() -> None:
     judged = Classifier().judge(RiskFacts(step="s", floor=HIGH))
-    assert judged.reasons == ("its code declares it",)
+    assert judged.reasons == ("the code marks it as HIGH risk",)
     assert Classifier().judge(RiskFacts(step="s")).reasons == ()
 
 

@@ -150,7 +150,7 @@ class Classifier(Struct, frozen=True, kw_only=True):
 
     def judge(self, facts: RiskFacts) -> Judgement:
         """Return the highest level that any rule finds, with the reasons."""
-        found = [(facts.floor, "its code declares it")]
+        found = [(facts.floor, f"the code marks it as {facts.floor} risk")]
         found += [self._tag(tag) for tag in sorted(facts.tags)]
         found += [judged for rule in self.rules if (judged := _ask(rule, facts)) is not None]
         level = max(each for each, _ in found)
