@@ -1,7 +1,7 @@
 """A long agent: 1,000 turns whose history grows by 4 KB and is passed to every step, then a kill.
 
 What must not grow with the square of the turns: the database, the memory, the time to resume.
-Beside that, what a durable call of a model costs with the adapter for pydantic-ai.
+Beside that, what a durable model call costs with the adapter for pydantic-ai.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a durable call of a model costs with an adapter: ours for pydantic-ai, and that of DBOS.
+"""What a durable model call costs with an adapter: ours for pydantic-ai, and that of DBOS.
 
 ``python -m bench.agent_adapter CONTENDER CALLS FOLDER`` runs an agent of pydantic-ai, whose model
 answers at once, so many times in one job on SQLite, and as often outside of it. What the median
@@ -53,7 +53,7 @@ def measure(calls: int, rounds: int, contenders: Sequence[Contender], folder: Pa
     if {"perdure", "dbos"} <= found.keys():
         figures["vs_dbos"] = found["dbos"] / found["perdure"]
     skipped = [f"{key[0]}: {why}" for key, why in results.skipped.items()]
-    text = "A call of a model by an agent of pydantic-ai in a job, on SQLite: what it costs more"
+    text = "A model call by an agent of pydantic-ai in a job, on SQLite: what it costs more"
     return Outcome("\n".join([text, figure_table(figures, GOALS), *skipped]), figures)
 
 

@@ -1,4 +1,4 @@
-"""What all adapters share: calls of models and tools, and questions, as durable steps."""
+"""What all adapters share: model calls and tool calls, and questions, as durable steps."""
 
 import asyncio
 import contextlib

@@ -275,7 +275,7 @@ _PROVIDERS: Final = {
 
 
 def _name_calls(response: LlmResponse) -> None:
-    """Give the calls of tools their ids here, so that the journal keeps them."""
+    """Give the tool calls their ids here, so that the journal keeps them."""
     for part in (response.content.parts if response.content else None) or ():
         if part.function_call is not None and not part.function_call.id:
             part.function_call.id = generate_client_function_call_id()

@@ -102,7 +102,7 @@ def durable_middleware(
 
 
 class NamedAgent(AgentMiddleware):
-    """Tells the calls of models which agent makes them."""
+    """Tells the model calls which agent makes them."""
 
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
         """Run the agent."""
@@ -259,7 +259,7 @@ def _arguments(context: FunctionInvocationContext) -> Any:
 
 
 def _refused(reason: str) -> str:
-    return f"The call of the tool was not approved. {reason}".rstrip()
+    return f"The tool call was not approved. {reason}".rstrip()
 
 
 def _packed(result: Any) -> Any:

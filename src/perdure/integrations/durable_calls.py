@@ -1,4 +1,4 @@
-"""What the adapters of all agent frameworks share: calls of models and tools as durable steps.
+"""What the adapters of all agent frameworks share: model calls and tool calls as durable steps.
 
 An adapter hands over each call of its framework. Its result is stored, so that a replay of the
 framework's own loop finds it instead of making the call again.
@@ -8,7 +8,7 @@ framework's own loop finds it instead of making the call again.
     await tool_call(ctx, "mail", body, key=…, arguments=…, options=ToolOptions.of(metadata))
     await ask(ctx, "mail", arguments, key=…)     # a person: yes, edited arguments, or no
 
-**Names.** A call of a model is a step `call:chat:NAME`, that of a tool `call:tool:NAME`, a question
+**Names.** A model call is a step `call:chat:NAME`, a tool call `call:tool:NAME`, a question
 about a tool `call:approve:NAME`. The key of a tool's step is the id of the call, if it has one.
 
 **What is stored of a model call** is its output, in which `gen_ai` is the same for all frameworks,
@@ -187,7 +187,7 @@ def letters(messages: Iterable[Message]) -> int:
 
 
 class ModelCall(Struct, frozen=True, kw_only=True):
-    """A call of a model, but for the function that makes it.
+    """A model call, but for the function that makes it.
 
     Attributes:
         model: The name of the model, as its provider spells it.
@@ -229,7 +229,7 @@ class ModelAnswer(Struct, frozen=True, kw_only=True):
 
 
 class GenAI(Struct, frozen=True, kw_only=True):
-    """What is stored of a call of a model for people, whatever the framework: see the module."""
+    """What is stored of a model call for people, whatever the framework: see the module."""
 
     provider: str
     model: str
@@ -243,7 +243,7 @@ class GenAI(Struct, frozen=True, kw_only=True):
 
 
 class ModelRecord(Struct, frozen=True):
-    """What is stored of a call of a model."""
+    """What is stored of a model call."""
 
     gen_ai: GenAI
     value: Any
@@ -435,7 +435,7 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
 
 
 class ToolRun(Struct, frozen=True):
-    """One call of a tool, as its function gets it.
+    """One tool call, as its function gets it.
 
     Attributes:
         arguments: The arguments; a person may have edited them.
@@ -454,7 +454,7 @@ _key: ContextVar[str] = ContextVar("perdure.tool_key", default="")
 
 
 def idempotency_key() -> str:
-    """Return the key of the call of a tool that is running, for the receiver of what it does.
+    """Return the key of the tool call that is running, for the receiver of what it does.
 
     It is the same at every attempt and after every crash. Outside of a job it is empty.
     """
@@ -556,7 +556,7 @@ async def ask(
 
 
 class AskAbout(Struct, frozen=True, kw_only=True):
-    """A question about one call of a tool; see `ask`."""
+    """A question about one tool call; see `ask`."""
 
     tool: str
     arguments: Any

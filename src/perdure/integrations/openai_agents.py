@@ -191,7 +191,7 @@ class DurableRunner(AgentRunner):
 
 
 class Turn:
-    """Whose turn it is, for the calls of models in it."""
+    """Whose turn it is, for the model calls in it."""
 
     def __init__(self, agent: str = "", timeout: float | None = None) -> None:
         self.agent = agent

@@ -103,7 +103,7 @@ def _accepted(tool: "ComputerTool[Any]", declared: ToolOptions | None) -> Tool:
 
 @dataclass(frozen=True)
 class _LocalCall:
-    """A call of a tool: what is asked of it, and how it is done."""
+    """A tool call: what is asked of it, and how it is done."""
 
     tool: Any
     options: ToolOptions

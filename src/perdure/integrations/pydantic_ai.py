@@ -244,7 +244,7 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
     async def wrap_run_event_stream(
         self, ctx: RunContext[AgentDepsT], *, stream: AsyncIterable[AgentStreamEvent]
     ) -> AsyncIterable[AgentStreamEvent]:
-        """Emit what happens beside the model: its calls of tools, and their results."""
+        """Emit what happens beside the model: its tool calls, and their results."""
         async for event in super().wrap_run_event_stream(ctx, stream=stream):
             if in_job() and event.event_kind not in _OF_MODEL:
                 current_job().emit(_event(event))

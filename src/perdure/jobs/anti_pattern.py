@@ -126,7 +126,7 @@ SIGNS_OF_CODE: Final = tuple(
     for each in (
         (
             "costly_without_timeout",
-            "A step that costs money, such as a call of a model, has a timeout.",
+            "A step that costs money, such as a model call, has a timeout.",
             "give it timeout=: nobody else can tell a dead connection from a slow answer",
         ),
         (

@@ -66,7 +66,7 @@ def to_micro(usd: float) -> int:
 
 
 class ModelUsage(Struct, frozen=True, kw_only=True):
-    """What a call of a model has used, for traces; `Spending.settle` counts its tokens.
+    """What a model call has used, for traces; `Spending.settle` counts its tokens.
 
     Attributes:
         model: The name of the model, as the provider spells it.

@@ -543,7 +543,7 @@ def step_of(fn: Callable[..., Any], **options: Unpack[StepOptions]) -> Step[...,
 
 
 CLOSURE = "call:"  # begins the name of a step that is a closure; no compensation belongs to it
-# How the names of an agent's steps begin: a call of a model, of a tool, a question about a tool.
+# How the names of an agent's steps begin: a model call, a tool call, a question about a tool.
 CHAT, TOOL, ASK = f"{CLOSURE}chat:", f"{CLOSURE}tool:", f"{CLOSURE}approve:"
 _INPUT = InputParameter("a call")
 

@@ -177,7 +177,7 @@ def _job() -> JobScope:
 
 
 def call_of(tool: Tool, given: Mapping[str, Any] | str) -> Call[Any]:
-    """Return the call of a tool with arguments that a model wrote.
+    """Return a tool call with the arguments that a model wrote.
 
     Raises:
         ArgumentError: They do not fit; every reason is named.

@@ -1,6 +1,6 @@
 """What an agent said and did, from the journal of its job, for people to read; pure.
 
-A call of a model is a step, in whichever way it was made. Which steps are such calls is known
+A model call is a step, in whichever way it was made. Which steps are such calls is known
 
 - by what adapters of frameworks store: an output with `gen_ai`, see `integrations.durable_calls`,
 - by the line that a settled usage leaves in the log (`MODEL_CALLED`), which a loop of your own gets
@@ -30,7 +30,7 @@ _COUNTS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_w
 
 
 def model_called(step: str, attempt: int, usage: ModelUsage, usd: float) -> dict[str, Any]:
-    """Return what the log says about a call of a model, once what it used is settled."""
+    """Return what the log says about a model call, once what it used is settled."""
     used = {
         # A provider may answer with any text, and the log only keeps what a database accepts.
         name: visible(value) if isinstance(value, str) else value
@@ -41,7 +41,7 @@ def model_called(step: str, attempt: int, usage: ModelUsage, usd: float) -> dict
 
 
 class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call of a model."""
+    """A model call."""
 
     model: str = ""
     provider: str = ""
@@ -55,12 +55,12 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TranscriptTurn(Struct, frozen=True, kw_only=True):
-    """One entry of a transcript: a call of a model, of a tool, a question, or another step."""
+    """One entry of a transcript: a model call, a tool call, a question, or another step."""
 
     kind: TurnKind
     entry: JournalEntry
     name: str  # of the tool, or of the agent
-    call_id: str  # that a model gave the call of a tool
+    call_id: str  # that a model gave the tool call
     model: ModelTurn | None = None
 
 
@@ -98,7 +98,7 @@ def _turn(entry: JournalEntry, model: ModelTurn | None, models: set[str]) -> Tra
 def _model_turn(
     entry: JournalEntry, output: Any, used: Mapping[str, Any] | None
 ) -> ModelTurn | None:
-    """Return the call of a model that a step is; None if it is none."""
+    """Return the model call that a step is; None if it is none."""
     told = _of(output, "gen_ai")
     if isinstance(told, dict):
         return _stored(cast("dict[str, Any]", told))
@@ -190,7 +190,7 @@ def _of(value: Any, *names: str) -> Any:
 
 
 def _parts(value: Any) -> Iterator[Message]:
-    """Yield the parts of an answer: texts, and calls of tools."""
+    """Yield the parts of an answer: texts, and tool calls."""
     match value:
         case str():
             if value:

@@ -224,7 +224,7 @@ def _about(facts: Values) -> dict[str, Any]:
 
 
 def _model_call(used: ModelUsage) -> dict[str, Any]:
-    """Return the attributes of a call of a model, by OpenTelemetry's GenAI conventions."""
+    """Return the attributes of a model call, by OpenTelemetry's GenAI conventions."""
     named: dict[str, Any] = {
         "gen_ai.response.model": used.answered_by,
         "gen_ai.agent.name": used.agent,

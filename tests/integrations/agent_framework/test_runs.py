@@ -156,7 +156,7 @@ async def test_a_no_is_the_answer_of_the_tool(app: App) -> None:
     async with app.running():
         handle = await app.submit(work(), user="agent")
         await app.decide(await asked(app), "reject", by=ANN, reason="too much")
-        refused = "The call of the tool was not approved. too much"
+        refused = "The tool call was not approved. too much"
         assert await handle.result("10s") == [refused, "so"]
 
 

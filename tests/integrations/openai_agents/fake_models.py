@@ -1,6 +1,6 @@
 """A model of the OpenAI Agents SDK that answers by a script, as often as it is asked.
 
-It keeps no state: what it answers depends on how many calls of tools and handoffs its input has.
+It keeps no state: what it answers depends on how many tool calls and handoffs its input has.
 So it says the same after a restart.
 """
 

@@ -1,4 +1,4 @@
-// What an agent said and did: the calls of models, and of tools between them.
+// What an agent said and did: model calls, and the tool calls between them.
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
@@ -55,8 +55,8 @@ export interface Turn {
   error?: Failure | null;
 }
 
-const SOME = 100; // journal entries in which the first call of a model is looked for
-const SHOWN = 60; // calls of models that are drawn at first
+const SOME = 100; // journal entries in which the first model call is looked for
+const SHOWN = 60; // model calls that are drawn at first
 
 /** Whether a job has called a model; asked when the page has nothing else to do. */
 export function useHasTranscript(job: JobDetail, stamp: string): boolean {
@@ -108,7 +108,7 @@ function useTurns(job: JobDetail, stamp: string): { turns: Turn[] | null; proble
 
 interface Round {
   turn: Turn;
-  /** What was done until the next call of a model. */
+  /** What was done until the next model call. */
   between: Turn[];
   /** The answers of tools that the next call passed on, by the ids of their calls. */
   answers: Map<string, Json>;

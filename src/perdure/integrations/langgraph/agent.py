@@ -1,4 +1,4 @@
-"""Agents of LangChain in a job: each call of a model and of a tool is a step.
+"""Agents of LangChain in a job: each model call and tool call is a step.
 
     agent = create_agent(model, tools, middleware=[PerdureMiddleware()])
 
@@ -64,7 +64,7 @@ class DurableAgentState(AgentState[Any]):
 
 
 class PerdureMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Makes each call of a model, and of a tool, a step of the job in which the agent runs."""
+    """Makes each model call and tool call a step of the job in which the agent runs."""
 
     state_schema = DurableAgentState
 

@@ -55,7 +55,7 @@ _MOST_ENTRIES: Final = 10_000  # of a page of a slim journal
 _MOST_WHOLE: Final = 1_000  # of one with payloads
 _LONGEST_SLICE: Final = 4 * 1024 * 1024  # characters
 _RECENT: Final = 200  # jobs whose names and labels are suggested
-_MOST_EVENTS: Final = 10_000  # lines of a log in which calls of models are looked for
+_MOST_EVENTS: Final = 10_000  # lines of a log in which model calls are looked for
 _MOST_BELOW: Final = 1_000  # jobs of a tree
 _PAYLOADS: Final = ("input", "output", "checkpoint")
 
@@ -280,7 +280,7 @@ class TranscriptQuery(Query, frozen=True, kw_only=True):
 
 
 class TurnView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A turn of a transcript: a call of a model, of a tool, a question, or another step."""
+    """A turn of a transcript: a model call, a tool call, a question, or another step."""
 
     kind: TurnKind
     seq: int
@@ -298,13 +298,13 @@ class TurnView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TranscriptPage(Page, frozen=True, kw_only=True):
-    """Turns of a transcript, from the first call of a model on; none: there was no such call."""
+    """Turns of a transcript, from the first model call on; none: there was no such call."""
 
     items: list[TurnView]
 
 
 async def show_transcript(request: ApiRequest) -> Answer:
-    """Show the calls of models of a job, and what was done between them."""
+    """Show the model calls of a job and what happened between them."""
     job_id, after = request.path["id"], number(request.query.after, "after")
     limit = checked_limit(request.query.limit, _MOST_WHOLE)
     entries = await request.store.journal_page(job_id, after, limit)
@@ -577,7 +577,7 @@ ROUTES: Final = (
         "GET",
         f"{_JOB}/transcript",
         show_transcript,
-        "Show the calls of models of a job, and what was done between them",
+        "Show the model calls of a job and what happened between them",
         query=TranscriptQuery,
         response=TranscriptPage,
     ),
