@@ -60,8 +60,7 @@ async def main() -> None:
         doubtful = [each for each in await handle.effects() if each.state == "IN_DOUBT"]
         for effect in doubtful:
             print(f"Ann looks whether the {effect.target} was done: it was", flush=True)
-            result = {"content": [{"type": "text", "text": "sent"}]}
-            await handle.resolve(effect.no, "happened", result=result, by="ann")
+            await handle.resolve(effect.no, "happened", result="sent", by="ann")
     print(await handle.result())
 
 

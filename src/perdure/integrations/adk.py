@@ -158,7 +158,7 @@ class PerdurePlugin(BasePlugin):
             found = await tool_call(ctx, tool.name, body, key=key, arguments=args, options=options)
         except ApprovalRejected as no:
             return _refused(no.reason)
-        if options.inline:
+        if options.inline or not _is_recorded(found):  # a person said what it returned
             return found
         _apply(found["actions"], tool_context.actions)
         return found["result"]
@@ -173,6 +173,10 @@ class PerdurePlugin(BasePlugin):
 
 def _refused(reason: str) -> dict[str, Any]:
     return {"error": f"This tool call is rejected. {reason}".rstrip()}
+
+
+def _is_recorded(found: Any) -> bool:
+    return isinstance(found, dict) and set(cast("Any", found)) == {"result", "actions"}
 
 
 def _apply(recorded: Any, actions: EventActions) -> None:

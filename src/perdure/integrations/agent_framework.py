@@ -271,9 +271,13 @@ def _packed(result: Any) -> Any:
 
 
 def _unpacked(found: Any) -> Any:
-    if "contents" in found:
-        return [Content.from_dict(each) for each in found["contents"]]
-    return found["value"]
+    match found:
+        case {"contents": contents}:
+            return [Content.from_dict(each) for each in contents]
+        case {"value": value}:
+            return value
+        case _:  # a person said what it returned
+            return FunctionTool.parse_result(found)
 
 
 def _tools_of(context: ChatContext) -> list[FunctionTool]:

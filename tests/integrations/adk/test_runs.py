@@ -21,7 +21,7 @@ from google.genai import types
 
 from perdure import BudgetLimits, JobContext
 from perdure.app import App
-from perdure.base.errors import JobFailed, JobParked
+from perdure.base.errors import JobFailed
 from perdure.integrations.adk import DurableSessions, PerdurePlugin
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import ANN, asked
@@ -121,22 +121,27 @@ def lambda_tool(name: str, run: Callable[[int], Any] = lambda x: 2 * x, **option
 
 
 @durable
-async def test_an_error_of_an_effect_is_left_to_a_person(app: App) -> None:
+async def test_an_error_of_an_effect_is_left_to_a_person_who_says_what_it_returned(
+    app: App,
+) -> None:
     paid: list[int] = []
 
     def fail(x: int) -> str:
         paid.append(x)
         raise ValueError("the bank said something odd")
 
-    ann = agent_of({0: [calls("pay", x=5)]}, lambda_tool("pay", fail))
+    ann = agent_of({0: [calls("pay", x=5)], 1: [says("ok")]}, lambda_tool("pay", fail))
     plugin = PerdurePlugin(tools={"pay": {"effect": True}})
 
     @app.job
     async def work() -> list[str]:
         return told(await events_of(ann, plugin=plugin))
 
-    with pytest.raises(JobParked, match="something odd"):
-        await app.run(work())
+    async with app.running():
+        handle = await app.submit(work())
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
+        await handle.resolve(1, "happened", result="ref 9", by="ann")
+        assert await handle.result("10s") == ["ref 9", "ok"]
     assert paid == [5]
 
 

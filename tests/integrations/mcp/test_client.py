@@ -172,8 +172,7 @@ def test_a_server_that_dies_is_connected_again_and_what_may_have_happened_is_ask
         ]
         assert made[0][2] == made[1][2]
         (doubt,) = [each for each in await handle.effects() if each.state.value == "IN_DOUBT"]
-        result = {"content": [{"type": "text", "text": "it was sent"}]}
-        await handle.resolve(doubt.no, "happened", result=result, by="ann")
+        await handle.resolve(doubt.no, "happened", result="it was sent", by="ann")
         assert await handle.result() == ["labelled dies", "it was sent", "found lamp\0"]
         assert [tool for tool, _, _ in calls(folder)] == ["label", "label", "send", "search"]
 

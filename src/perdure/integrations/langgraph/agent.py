@@ -12,6 +12,7 @@ around it is replayed. Outside a job it does nothing, and logs one warning.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final, NotRequired, cast
 
+from perdure.base.codec import write_plain
 from perdure.base.errors import ApprovalRejected
 from perdure.base.extra import extra
 from perdure.engine.run.context import JobContext
@@ -39,6 +40,7 @@ from perdure.integrations.langgraph.durable_node import (
     answered,
     config_in_step,
     current_run,
+    is_outcome,
     outcome_of,
     place_of,
 )
@@ -49,7 +51,7 @@ with extra("langgraph", "PerdureMiddleware"):
     from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
     from langchain.agents.middleware.types import PrivateStateAttr
     from langchain.tools.tool_node import ToolCallRequest
-    from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+    from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
     from langchain_core.runnables.config import var_child_runnable_config
     from langgraph.config import get_config
 
@@ -174,7 +176,8 @@ async def durable_tool(
 
         arguments = dump(called["args"])
         name = called["name"]
-        return await tool_call(ctx, name, body, key=key, arguments=arguments, options=options)
+        found = await tool_call(ctx, name, body, key=key, arguments=arguments, options=options)
+        return found if is_outcome(found) else dump(_said(called, found))
 
     try:
         return await answered(ctx, (*place_of(config), str(called["id"] or "")), run, work)
@@ -186,6 +189,12 @@ async def durable_tool(
             tool_call_id=called["id"],
             status="error",
         )
+
+
+def _said(called: ToolCall, found: Any) -> ToolMessage:
+    """Return what a tool returned by the word of a person."""
+    text = found if isinstance(found, str) else write_plain(found).decode()
+    return ToolMessage(text, name=called["name"], tool_call_id=called["id"])
 
 
 # What models say of themselves

@@ -96,6 +96,8 @@ async def answered(
     key = key_of(ctx, *place)
     while True:
         found = await work(key if not answers else f"{key}?{len(answers)}", answers)
+        if not is_outcome(found):  # a person said what it returned
+            return load(found)
         if _COMMANDS in found:
             raise ParentCommand(load(found[_COMMANDS]))
         if _ASKS not in found:
@@ -112,6 +114,12 @@ async def outcome_of(work: Awaitable[Any]) -> dict[str, Any]:
         return {_COMMANDS: dump(found.args[0])}
     except GraphInterrupt as found:
         return {_ASKS: dump(found.args[0][0].value)}
+
+
+def is_outcome(found: Any) -> bool:
+    """Whether `outcome_of` made it; otherwise a person said what a step returned."""
+    kinds = ({_RETURNS}, {_COMMANDS}, {_ASKS})
+    return isinstance(found, dict) and set(cast("dict[str, Any]", found)) in kinds
 
 
 # People

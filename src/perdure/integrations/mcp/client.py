@@ -178,7 +178,7 @@ class DurableMCP:
             arguments=given,
             options=msgspec.structs.replace(options, effect=False, inline=False, retry=retry),
         )
-        return CallToolResult.model_validate(made)
+        return _result_of(made)
 
     async def _connected(self) -> "_Connection":
         """Return the connection of this loop, or a new one if there is none, or it is lost.
@@ -298,6 +298,14 @@ async def _once(
     except Refused as refused:
         raise refused.__cause__ or refused from None
     return whole[0] if whole else recorded
+
+
+def _result_of(made: Any) -> CallToolResult:
+    """Return the recorded result of a call; a person may have said in other words what it was."""
+    if isinstance(made, dict) and "content" in made:
+        return CallToolResult.model_validate(made)
+    text = made if isinstance(made, str) else write_plain(made).decode()
+    return CallToolResult(content=[TextContent(type="text", text=text)])
 
 
 def _lost_result(size: int) -> Any:
