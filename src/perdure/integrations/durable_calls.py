@@ -450,6 +450,8 @@ class ToolRun(Struct, frozen=True):
 
 ToolBody: TypeAlias = Callable[[ToolRun], Awaitable[Any]]
 
+MCP_KEY: Final = "perdure/idempotency-key"  # in `_meta` of a call of an MCP server
+
 _key: ContextVar[str] = ContextVar("perdure.tool_key", default="")
 
 

@@ -30,6 +30,7 @@ from perdure.engine.journal.verdict import Unwound
 from perdure.engine.run.context import JobContext, current_job
 from perdure.engine.steps.step_context import StepContext
 from perdure.integrations.durable_calls import (
+    MCP_KEY,
     MODEL_TIMEOUT,
     AskAbout,
     Message,
@@ -41,6 +42,7 @@ from perdure.integrations.durable_calls import (
     ask_all,
     emit,
     estimated,
+    idempotency_key,
     in_job,
     job,
     key_of,
@@ -53,6 +55,7 @@ from perdure.integrations.durable_calls import (
     tool_response_part,
 )
 from perdure.jobs.budget import ModelUsage
+from perdure.jobs.policy import leaves
 
 with extra("pydantic-ai", "the adapter for pydantic-ai"):
     from pydantic_ai.agent import AbstractAgent, EventStreamHandler
@@ -77,6 +80,7 @@ with extra("pydantic-ai", "the adapter for pydantic-ai"):
         ModelHTTPError,
         ModelRateLimitError,
         ModelRequestTimeout,
+        ModelRetry,
         ModelServerError,
         ModelUnavailableError,
         UserError,
@@ -116,6 +120,7 @@ _OUTAGES: Final = (
 )
 _RAISES: Final = (AgentRunError, UserError)
 
+_in_effect: ContextVar[bool] = ContextVar("perdure.pydantic_ai.effect", default=False)
 _step: ContextVar[StepContext | None] = ContextVar("perdure.pydantic_ai.step", default=None)
 
 
@@ -174,6 +179,10 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
     def _bind_to_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
         self._backend = _StepBackend(self)  # for this copy, which has the name of its agent
         super()._bind_to_agent(agent)
+
+    def _build_mcp_toolset(self, toolset: Any) -> Any:
+        toolset.process_tool_call = _KeyedCalls(toolset.process_tool_call)
+        return super()._build_mcp_toolset(toolset)
 
     @property
     def in_durable_context(self) -> bool:
@@ -412,7 +421,11 @@ class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
             wanted = params
             if called.arguments != given:  # a person has edited them
                 wanted = replace(params, tool_args=_validated(params, called.arguments))
-            found = await self._run(wanted)
+            token = _in_effect.set(options.effect)
+            try:
+                found = await self._run(wanted)
+            finally:
+                _in_effect.reset(token)
             if options.effect:
                 _check_happened(params.name, found)
             return found
@@ -455,6 +468,49 @@ class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
         key = key_of(here, run.run_id, run.run_step, where, run.tool_call_id, about)
         return await here.call(kind, body, key=key, raises=_RAISES)
 
+
+class _KeyedCalls:
+    """Calls tools of an MCP server with their keys; see `ProcessToolCallback` of pydantic-ai.
+
+    pydantic-ai asks the model for another call if the connection was lost in the middle of one. But
+    an effect may have happened then.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner.inner if isinstance(inner, _KeyedCalls) else inner
+
+    @property
+    def inner(self) -> Any:
+        """What the user has set."""
+        return self._inner
+
+    async def __call__(self, ctx: Any, call_tool: Any, name: str, args: dict[str, Any]) -> Any:
+        async def call(
+            name: str, args: dict[str, Any], *, metadata: dict[str, Any] | None = None
+        ) -> Any:
+            key = idempotency_key()
+            meta = {**(metadata or {}), MCP_KEY: key} if key else metadata
+            try:
+                return await call_tool(name, args, metadata=meta)
+            except ModelRetry as error:
+                if _in_effect.get() and _leaves_doubt(error.__cause__):
+                    raise ConnectionError(str(error)) from error
+                raise
+
+        if self._inner is None:
+            return await call(name, args)
+        return await self._inner(ctx, call, name, args)
+
+
+def _leaves_doubt(cause: BaseException | None) -> bool:
+    """Whether an error of the protocol, unlike one of the tool, says nothing about the call."""
+    found = [] if cause is None else list(leaves(cause))
+    codes = [getattr(each, "code", None) for each in found if hasattr(each, "code")]
+    return any(code not in _REFUSALS for code in codes)
+
+
+# Of JSON-RPC: the server has not begun with the call.
+_REFUSALS: Final = frozenset({-32700, -32600, -32601, -32602})
 
 # How the steps of other operations are named.
 _OTHERS: Final = {

@@ -46,6 +46,7 @@ from perdure.base.retry import Retry
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext, progress_of
 from perdure.integrations.durable_calls import (
+    MCP_KEY,
     MODEL_RETRY,
     ToolOptions,
     ToolRun,
@@ -58,7 +59,7 @@ from perdure.jobs.effect import InDoubt
 from perdure.jobs.policy import leaves
 from perdure.process.api import spawn
 
-IDEMPOTENCY_KEY: Final = "perdure/idempotency-key"  # in `_meta` of a call
+IDEMPOTENCY_KEY: Final = MCP_KEY
 MOST_PAGES: Final = 1000  # of a list of tools
 
 # The server has not begun with the call.
