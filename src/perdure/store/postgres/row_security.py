@@ -19,6 +19,7 @@ _MY_JOBS: Final = "EXISTS (SELECT 1 FROM {schema}.job WHERE job.id = {table}.job
 _BY_TENANT: Final = (
     *("job", "lease", "effect", "approval", "schedule", "audit"),
     *("langgraph_checkpoint", "langgraph_value", "langgraph_piece", "langgraph_write"),
+    "langgraph_item",
     "workflow_checkpoint",
 )
 _BY_JOB: Final = ("label", "journal", "payload", "event", "message", "output", "output_topic")

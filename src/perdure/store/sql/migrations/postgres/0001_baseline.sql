@@ -757,3 +757,20 @@ CREATE TABLE workflow_checkpoint (
 );
 
 CREATE INDEX workflow_checkpoint_at ON workflow_checkpoint (tenant, workflow, at, id);
+
+-- Long-term memory of LangGraph: written only by programs that use `PerdureStore`.
+CREATE TABLE langgraph_item (
+  tenant     text COLLATE "C" NOT NULL,
+  namespace  text COLLATE "C" NOT NULL,               -- each label as JSON, with a comma behind it
+  key        text COLLATE "C" NOT NULL,
+  data       bytea NOT NULL,               -- JSON
+  vectors    bytea,                        -- their length, and the embeddings of what it says
+  created_at float8 NOT NULL,
+  updated_at float8 NOT NULL,
+  ttl        float8,                        -- minutes
+  expires_at float8,
+  PRIMARY KEY (tenant, namespace, key)
+);
+
+CREATE INDEX langgraph_item_expiry ON langgraph_item (tenant, expires_at)
+WHERE expires_at IS NOT NULL;

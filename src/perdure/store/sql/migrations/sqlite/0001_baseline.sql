@@ -712,3 +712,20 @@ CREATE TABLE workflow_checkpoint (
 ) STRICT;
 
 CREATE INDEX workflow_checkpoint_at ON workflow_checkpoint (tenant, workflow, at, id);
+
+-- Long-term memory of LangGraph: written only by programs that use `PerdureStore`.
+CREATE TABLE langgraph_item (
+  tenant     TEXT NOT NULL,
+  namespace  TEXT NOT NULL,               -- each label as JSON, with a comma behind it
+  key        TEXT NOT NULL,
+  data       BLOB NOT NULL,               -- JSON
+  vectors    BLOB,                        -- their length, and the embeddings of what it says
+  created_at REAL NOT NULL,
+  updated_at REAL NOT NULL,
+  ttl        REAL,                        -- minutes
+  expires_at REAL,
+  PRIMARY KEY (tenant, namespace, key)
+) STRICT;
+
+CREATE INDEX langgraph_item_expiry ON langgraph_item (tenant, expires_at)
+WHERE expires_at IS NOT NULL;
