@@ -26,7 +26,7 @@ async def main() -> None:
 
 
 async def answer_for_ann() -> None:
-    """Approve what is asked, as Ann would do in Slack, by mail or on the page."""
+    """Approve what is asked, as Ann would do in Slack, by mail or in the dashboard."""
     while True:
         for asked in await app.approvals():
             print(f"Ann approves: {asked.title} {asked.shown.decode()}", flush=True)

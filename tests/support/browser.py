@@ -1,4 +1,4 @@
-"""The operators' page in a real Chromium: a server for an app, and pages that write down errors."""
+"""The dashboard in a real Chromium: a server for an app, and pages that write down errors."""
 
 import asyncio
 import shutil

@@ -33,10 +33,10 @@ COMMANDS: Final = {
     ),
     "init": CommandPlace("perdure.cli.init", "Write a starter project."),
     "dev": CommandPlace(
-        "perdure.cli.dev", "Run an app, its worker and the page; reload on changes."
+        "perdure.cli.dev", "Run an app, its worker and the dashboard; reload on changes."
     ),
     "worker": CommandPlace("perdure.cli.worker", "Run the jobs of an app until it is stopped."),
-    "serve": CommandPlace("perdure.cli.serve", "Serve the HTTP API and the page."),
+    "serve": CommandPlace("perdure.cli.serve", "Serve the HTTP API and the dashboard."),
     "submit": CommandPlace("perdure.cli.submit", "Submit a job."),
     "jobs": CommandPlace("perdure.cli.jobs.commands", "List, show, watch and control jobs."),
     "approvals": CommandPlace("perdure.cli.approvals", "List and answer what jobs ask people."),

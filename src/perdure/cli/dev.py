@@ -1,8 +1,8 @@
-"""`perdure dev`: an app, its worker and the page for one person, reloaded when a file changes.
+"""`perdure dev`: an app, its worker and the dashboard for one person, reloaded when a file changes.
 
-The page is in this process, so a reload neither signs anybody out nor cuts a stream. The code is in
-a worker of its own, which is stopped in order and started again when a file of the folder changes:
-its jobs continue where they are, with the new code.
+The dashboard is in this process, so a reload neither signs anybody out nor cuts a stream. The code
+is in a worker of its own, which is stopped in order and started again when a file of the folder
+changes: its jobs continue where they are, with the new code.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def dev(
             min=0,
             max=65535,
             envvar="PERDURE_PORT",
-            help="The port of the page; 0 takes any free one.",
+            help="The port of the dashboard; 0 takes any free one.",
         ),
     ] = 8080,
     reload: Annotated[
@@ -52,9 +52,9 @@ def dev(
     ] = True,
     url: UrlOption = None,
 ) -> None:
-    """Run an app with its worker and the page until Ctrl-C, for development on this machine."""
+    """Run an app, its worker and the dashboard until Ctrl-C, for development on this machine."""
     name = which_app(app)
-    # With a URL the code is left to the worker, and the page is there sooner.
+    # With a URL the code is left to the worker, and the dashboard is there sooner.
     store = url or load_app(name).url
     worker = DevWorker(name, store)
     try:
@@ -63,7 +63,7 @@ def dev(
         pass
     except* OSError as errors:
         why = f"{errors.exceptions[0]}; pass another --port, or 0 for any that is free"
-        refuse(f"the page cannot be served on port {port}: {why}", Code.FAILED)
+        refuse(f"the dashboard cannot be served on port {port}: {why}", Code.FAILED)
     finally:
         worker.stop()
 

@@ -243,11 +243,11 @@ async def _waiting_for_people(store: Store, limit: int) -> list[Finding]:
 
 
 def page_found(static: Traversable) -> Iterator[Finding]:
-    """Yield a finding if the page does not come with this installation."""
+    """Yield a finding if the dashboard does not come with this installation."""
     if not static.joinpath("index.html").is_file():
         yield Finding(
             check="page",
-            rule="The page comes with the package.",
+            rule="The dashboard comes with the package.",
             what="its files are missing, so `perdure serve` and `dev` serve the API only",
             advice="install the package again, or run scripts/page in a checkout",
         )

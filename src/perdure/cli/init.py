@@ -70,7 +70,7 @@ README: Final = """# {name}
 A durable job, written with Perdure.
 
 ```sh
-perdure dev          # a worker and the page; it prints a link, and reloads when a file changes
+perdure dev          # a worker and the dashboard; it prints a link, and reloads when a file changes
 perdure submit monthly_billing -a '{{"month": "June"}}' --wait
 perdure jobs list
 python -m pytest     # the tests, on a store of their own

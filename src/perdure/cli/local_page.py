@@ -1,6 +1,6 @@
-"""The page of one machine: `perdure dev` and `perdure demo` serve it to whoever has their link.
+"""The dashboard on one machine, as `perdure dev` and `perdure demo` serve it.
 
-A link works once, and whoever opens it may do everything. Only this machine reaches the page.
+Their link works once, and whoever opens it may do everything. Only this machine reaches it.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ async def new_link(served: "App | Client") -> str:
 async def serve_locally(
     served: "App | Client", port: int, listening: Callable[[str], Any], *, signals: bool = False
 ) -> None:
-    """Serve the API and the page on this machine until it is cancelled.
+    """Serve the API and the dashboard on this machine until it is cancelled.
 
     Args:
         served: The app or client.

@@ -1,4 +1,4 @@
-"""`perdure serve`: the HTTP API and the page, without a worker."""
+"""`perdure serve`: the HTTP API and the dashboard, without a worker."""
 
 import asyncio
 from functools import partial
@@ -55,7 +55,7 @@ def serve(  # noqa: PLR0913  an option is a parameter
     url: UrlOption = None,
     app: AppOption = None,
 ) -> None:
-    """Serve the HTTP API and the page until Ctrl-C or SIGTERM.
+    """Serve the HTTP API and the dashboard until Ctrl-C or SIGTERM.
 
     With --app, jobs are submitted by their code; with --url alone, by what workers publish.
     """

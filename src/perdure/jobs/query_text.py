@@ -1,4 +1,4 @@
-r"""The text that says which jobs are meant: on the page, in the API and on the command line.
+r"""The text that says which jobs are meant: in the dashboard, in the API and on the command line.
 
     state:attention name:migrate* label.team:data created:<2h -queue:mail june
 

@@ -1,1 +1,1 @@
-"""The HTTP API, the page, and everything else that `app.asgi()` serves: one ASGI app."""
+"""The HTTP API, the dashboard, and everything else that `app.asgi()` serves: one ASGI app."""

@@ -181,11 +181,11 @@ async def _form(request: Request) -> dict[str, str]:
     if not body and not media:  # a script that signs out has no fields
         return {}
     if media != _FORM:
-        raise RequestRefused(415, "not_a_form", "this is not the form of the page")
+        raise RequestRefused(415, "not_a_form", "this is not the form of the sign-in page")
     try:
         return dict(parse_qsl(body.decode("ascii"), max_num_fields=_FIELDS))
     except ValueError:
-        raise RequestRefused(400, "bad_form", "this is not the form of the page") from None
+        raise RequestRefused(400, "bad_form", "this is not the form of the sign-in page") from None
 
 
 def local_path(text: str) -> str:

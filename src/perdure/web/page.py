@@ -1,4 +1,4 @@
-"""The page of operators: built files that come with the package, at any prefix.
+"""The dashboard: built files that come with the package, at any prefix.
 
 `index.html` is never cached, and answers every path that is not something else: the page itself
 reads the path. The names of its assets change with their content, so they are cached for ever. The
@@ -30,15 +30,15 @@ _TYPES: Final = {
     "map": "application/json",
     "txt": "text/plain; charset=utf-8",
 }
-_ABSENT: Final = """The page of Perdure is not built here.
+_ABSENT: Final = """The dashboard of Perdure is not built here.
 
 The API is: see {base}/api/openapi.json.
-In a checkout, run `scripts/page` once; the package that pip installs has the page in it.
+In a checkout, run `scripts/page` once; the package that pip installs includes it.
 """
 
 
 def page_routes() -> list[Route]:
-    """Return the routes of the page; the last one takes every path that is left."""
+    """Return the routes of the dashboard; the last one takes every path that is left."""
     return [
         Route("/assets/{name}", asset, methods=["GET"]),
         Route("/{path:path}", index, methods=["GET"]),
@@ -46,7 +46,7 @@ def page_routes() -> list[Route]:
 
 
 async def asset(request: Request) -> Response:
-    """Answer with a file of the page."""
+    """Answer with a file of the dashboard."""
     name = request.path_params["name"]
     kind = _TYPES.get(name.rpartition(".")[2])
     if kind is None or not _ASSET.fullmatch(name):

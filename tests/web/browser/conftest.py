@@ -1,4 +1,4 @@
-"""What the tests of the operators' page share."""
+"""What the tests of the dashboard share."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The operators' page in a real browser."""
+"""The dashboard in a real browser."""
 
 import asyncio
 import re

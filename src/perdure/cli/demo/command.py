@@ -50,7 +50,8 @@ def add_to(app: typer.Typer) -> None:
 def demo(
     *,
     once: Annotated[
-        bool, typer.Option("--once", help="End by itself, without serving the page.")
+        bool,
+        typer.Option("--once", help="Run the scenarios and exit, without serving the dashboard."),
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print the totals as JSON on the last line; no page.")
@@ -62,7 +63,7 @@ def demo(
         ),
     ] = 1.0,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any free one.")
+        int, typer.Option(min=0, max=65535, help="The port of the dashboard; 0 takes any free one.")
     ] = 0,
 ) -> None:
     """Kill workers at the worst moments, and show that nothing is lost and nothing done twice.
@@ -102,7 +103,7 @@ class Story:
             console: Where to tell it.
             folder: Holds all files.
             pace: Factor for the duration of the work.
-            port: The port of the page.
+            port: The port of the dashboard.
         """
         seen = console.is_terminal
         display = (Bars if seen else Lines)(console, SystemClock())
@@ -116,7 +117,7 @@ class Story:
         self._conclude(settle(lambda: run(settled, run_scenarios, (self._demo,))))
 
     def tell_with_page(self) -> None:
-        """Run the scenarios and what the page shows, until Ctrl-C."""
+        """Run the scenarios and what the dashboard shows, until Ctrl-C."""
         with contextlib.suppress(KeyboardInterrupt):
             _, error = run(settled, self._present, ())
             if error is not None:

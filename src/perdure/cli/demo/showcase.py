@@ -1,7 +1,7 @@
 """What `perdure demo` leaves running for its page: an agent, a question, an import, a tree.
 
 * The agent has a budget. It streams what its model says, and asks when its money is used up.
-* A payment waits in the inbox until somebody who looks at the page decides.
+* A payment waits in the inbox until somebody who looks at the dashboard decides.
 * An import takes minutes, and shows how far it is.
 * Beside its jobs, the worker runs a supervision tree, in which a parser crashes again and again.
 """
@@ -45,7 +45,7 @@ TREE = Heading(
 
 
 def add_showcase(app: App, client: ServiceClient) -> None:
-    """Define the steps and jobs that the page shows."""
+    """Define the steps and jobs that the dashboard shows."""
     _add_agent(app, client)
 
     @app.step
@@ -172,7 +172,7 @@ def _find(nodes: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
 
 
 async def leave_running(demo: Demo) -> None:
-    """Submit what the page shows while nobody looks at the terminal any more."""
+    """Submit what the dashboard shows while nobody looks at the terminal any more."""
     app = demo.app
     await app.submit(app.find_job("import_archive")(ROWS), user="ann", labels={"team": "data"})
     await app.submit(app.find_job("pay_out")(1200), user="kim", labels={"team": "finance"})

@@ -13,8 +13,8 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
         idle: Seconds without a request after which a session ends.
         absolute: Seconds after which a session ends, whatever happens.
         recent: Seconds after a sign-in within which a person may decide about HIGH risks.
-        origin: Where the page is, as browsers name it: "https://jobs.example.com". None: what the
-            request says, which is right unless a proxy changes the header `Host`.
+        origin: Where the dashboard is, as browsers name it: "https://jobs.example.com". None: what
+            the request says, which is right unless a proxy changes the header `Host`.
         hosts: The names by which it may be reached; None: any. A server on loopback should name its
             own, so that no page of another site can reach it by a name that leads here.
         per_address: Requests of one address; an IPv6 network counts as one.
