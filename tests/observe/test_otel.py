@@ -1,5 +1,6 @@
 """Traces, with the real SDK: a job is one trace, however often and wherever it runs."""
 
+import json
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -43,9 +44,9 @@ class Collected:
 
 
 @contextmanager
-def collecting() -> Generator[Collected]:
+def collecting(*, contents: bool = False) -> Generator[Collected]:
     collected = Collected()
-    with tracing(collected.provider):
+    with tracing(collected.provider, contents=contents):
         yield collected
 
 
@@ -303,3 +304,33 @@ async def test_the_calls_of_adapters_have_them_too(app: App) -> None:
     assert gen_ai(collected, "step call:chat:ann").items() >= MODEL.items()
     assert gen_ai(collected, "step call:tool:send") == tool_attributes("send", "call_8")
     assert gen_ai(collected, "job agent") == {}
+
+
+@durable
+async def test_what_was_said_is_traced_only_if_somebody_wants_it(app: App) -> None:
+    async def answer(step: StepContext) -> ModelAnswer:
+        said = [message("assistant", text_part(SAID))]
+        return ModelAnswer(value=SAID, usage=USED, messages=said)
+
+    @app.job
+    async def agent(ctx: JobContext) -> None:
+        asked = [message("user", text_part("why?"))]
+        call = ModelCall(model="m-1", agent="ann", messages=asked, price=lambda _: 0.0)
+        await model_call(ctx, call, answer)
+        await ctx.call("chat:bare", bare)  # named like one, but no adapter has made it
+
+    async def bare() -> str:
+        return SAID
+
+    with collecting(contents=True) as collected:
+        await app.run(agent())
+    (span,) = collected.named("step call:chat:ann")
+    found = dict(span.attributes or {})
+    assert json.loads(str(found["gen_ai.input.messages"])) == [message("user", text_part("why?"))]
+    assert json.loads(str(found["gen_ai.output.messages"])) == [
+        {**message("assistant", text_part(SAID)), "finish_reason": "stop"}
+    ]
+    assert gen_ai(collected, "step call:chat:bare") == {}
+    with collecting() as collected:
+        await app.run(agent())
+    assert "gen_ai.input.messages" not in gen_ai(collected, "step call:chat:ann")

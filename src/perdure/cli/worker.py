@@ -91,6 +91,14 @@ def worker(  # noqa: PLR0913  an option is a parameter
             help="Trace jobs with the OpenTelemetry of the program.",
         ),
     ] = False,
+    trace_contents: Annotated[
+        bool,
+        typer.Option(
+            "--trace-contents",
+            envvar="PERDURE_TRACE_CONTENTS",
+            help="Trace also what models are asked and answer, with everything that it holds.",
+        ),
+    ] = False,
     url: UrlOption = None,
 ) -> None:
     """Run the jobs of an app until it is stopped.
@@ -107,7 +115,10 @@ def worker(  # noqa: PLR0913  an option is a parameter
     tune_interpreter()
     telemetry.attach_many(_HANDLER, (JOB_END, JOB_PARK), _log_end)
     try:
-        with _observed(loaded, metrics_host, metrics_port), _traced(wanted=trace):
+        with (
+            _observed(loaded, metrics_host, metrics_port),
+            _traced(wanted=trace, contents=trace_contents),
+        ):
             error = run(_work, loaded, settings, settings=runtime_settings(settings))
     except KeyboardInterrupt:  # before it was up, or the second one
         raise typer.Exit(Code.INTERRUPTED) from None
@@ -144,10 +155,10 @@ def _observed(app: App, host: str, port: int | None) -> Generator[None, None, No
         yield
 
 
-def _traced(*, wanted: bool) -> contextlib.AbstractContextManager[None]:
+def _traced(*, wanted: bool, contents: bool) -> contextlib.AbstractContextManager[None]:
     """Trace jobs inside the block."""
     try:
-        return observe.tracing() if wanted else contextlib.nullcontext()
+        return observe.tracing(contents=contents) if wanted else contextlib.nullcontext()
     except ModuleNotFoundError as error:
         refuse(str(error), Code.USAGE)
 

@@ -13,7 +13,7 @@ from perdure.base import telemetry
 from perdure.base.telemetry import Event
 from perdure.jobs.approval import Approval, Refusal, Vote
 from perdure.jobs.budget import Amount, ModelUsage
-from perdure.jobs.definition import Step
+from perdure.jobs.definition import CHAT, Step
 from perdure.jobs.effect import Effect
 from perdure.jobs.model import (
     Claim,
@@ -61,6 +61,7 @@ EFFECT_REUSE: Final[Event] = ("perdure", "effect", "reuse")
 APPROVAL_ASK: Final[Event] = ("perdure", "approval", "ask")
 APPROVAL_DECIDE: Final[Event] = ("perdure", "approval", "decide")
 SPEND: Final[Event] = ("perdure", "spend", "settle")
+MODEL_ANSWER: Final[Event] = ("perdure", "model", "answer")
 SCHEDULE_FIRE: Final[Event] = ("perdure", "schedule", "fire")
 NOTICE_SEND: Final[Event] = ("perdure", "notice", "send")
 LOOP_LAG: Final[Event] = ("perdure", "loop", "lag")
@@ -195,7 +196,11 @@ def step_entered(operation: StepFacts, attempt: int) -> None:
 
 
 def step_stopped(operation: StepFacts, attempt: int, begun_at: float, outcome: str) -> None:
-    """Emit how an attempt has ended."""
+    """Emit how an attempt has ended; before that, what a model was asked and has answered."""
+    entry = operation.entry
+    if outcome == "succeeded" and entry.name.startswith(CHAT) and listens(MODEL_ANSWER):
+        facts = {**_step(operation), "output": entry.output}
+        telemetry.execute(MODEL_ANSWER, {"attempt": attempt}, facts)
     measured = {"attempt": attempt, "duration": operation.run.node.loop.time() - begun_at}
     telemetry.execute(STEP_STOP, measured, {**_step(operation), "outcome": outcome})
 

@@ -9,7 +9,8 @@ or that ended when the job began to wait. A child job belongs to the run that su
 What a step does with instrumented libraries is below its span, in threads too.
 
 Effects and questions to people are events of the span in which they happen. Names are those of
-jobs and steps; arguments, results and messages of errors are left out.
+jobs and steps; arguments, results and messages of errors are left out. So is what people and models
+say to each other, unless `contents=True`.
 """
 
 import contextlib
@@ -17,6 +18,9 @@ from collections.abc import Generator
 from itertools import count
 from threading import Lock
 from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
 
 from perdure.base import telemetry
 from perdure.base.extra import extra
@@ -52,15 +56,19 @@ _handlers = count(1)
 
 
 @contextlib.contextmanager
-def tracing(provider: TracerProvider | None = None) -> Generator[None, None, None]:
+def tracing(
+    provider: TracerProvider | None = None, *, contents: bool = False
+) -> Generator[None, None, None]:
     """Trace jobs inside the block.
 
     Args:
         provider: Makes the spans; by default the global one, which `opentelemetry-instrument` or
             your program has set.
+        contents: Whether the spans of calls of models have their messages, which may hold anything
+            that people and tools have said.
     """
     tracer = trace.get_tracer("perdure", tracer_provider=provider)
-    spans, id = _Spans(tracer), ("perdure.observe.otel", next(_handlers))
+    spans, id = _Spans(tracer, contents=contents), ("perdure.observe.otel", next(_handlers))
     telemetry.attach_many(id, spans.heard, spans.hear)
     try:
         yield
@@ -73,7 +81,7 @@ def tracing(provider: TracerProvider | None = None) -> Generator[None, None, Non
 class _Spans:
     """The spans of the runs and attempts of this OS process."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, *, contents: bool) -> None:
         self._tracer = tracer
         self._runs: dict[str, tuple[int, Span]] = {}  # by job, with the epoch
         self._steps: dict[tuple[str, str], Span] = {}  # by job and step
@@ -88,6 +96,7 @@ class _Spans:
             events.STEP_ENTER: self._enter_step,
             events.STEP_STOP: self._leave_step,
             events.SPEND: self._spend,
+            **({events.MODEL_ANSWER: self._say} if contents else {}),
             **dict.fromkeys(_NOTES, None),
         }
 
@@ -199,6 +208,12 @@ class _Spans:
         if used is not None:
             span.set_attributes(_model_call(used))
 
+    def _say(self, _measured: Values, facts: Values) -> None:
+        """Add what a model was asked and has answered to the span of its step."""
+        span = self._steps.get((facts["job_id"], facts["step"]))
+        if span is not None:
+            span.set_attributes(_messages(facts["output"]))
+
     # What both have
 
     def _run(self, facts: Values) -> Span | None:
@@ -239,6 +254,31 @@ def _model_call(used: ModelUsage) -> dict[str, Any]:
         "gen_ai.usage.input_tokens": used.input_tokens,
         "gen_ai.usage.output_tokens": used.output_tokens,
         **{name: value for name, value in named.items() if value},
+    }
+
+
+class _Said(Struct):
+    """The messages of a call of a model, as adapters store them."""
+
+    input: list[dict[str, Any]]
+    output: list[dict[str, Any]]
+    finish_reason: str = ""
+
+
+class _Answer(Struct):
+    gen_ai: _Said
+
+
+def _messages(output: bytes | None) -> dict[str, str]:
+    """Return the messages of a call; none, if no adapter has made it."""
+    try:
+        said = msgspec.json.decode(output or b"null", type=_Answer).gen_ai
+    except msgspec.MsgspecError:
+        return {}
+    answers = [{**each, "finish_reason": said.finish_reason} for each in said.output]
+    return {
+        "gen_ai.input.messages": msgspec.json.encode(said.input).decode(),
+        "gen_ai.output.messages": msgspec.json.encode(answers).decode(),
     }
 
 
