@@ -522,8 +522,8 @@ def test_outside_of_a_job_the_log_says_so_once(
         assert job("this") is None
         assert job("that") is None
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "this is not durable here, and runs as if it were not there",
-        "that is not durable here, and runs as if it were not there",
+        "this is not durable here, and nothing is recorded",
+        "that is not durable here, and nothing is recorded",
     ]
 
 

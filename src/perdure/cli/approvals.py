@@ -40,8 +40,8 @@ ActionOption = Annotated[
 ]
 _PAGE = 1000
 _NOBODY_LISTED = (
-    "nobody is listed who may decide: the app lists people in its Policy(people=…), and is found "
-    "by --app, PERDURE_APP or perdure.toml"
+    "no people are listed who may decide: list them in the app's Policy(people=…), and name the "
+    "app with --app, PERDURE_APP or perdure.toml"
 )
 
 ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit log.")]
