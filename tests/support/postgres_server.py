@@ -52,7 +52,7 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
 
 
 @contextmanager
-def own_schema(server: str) -> Iterator[str]:
+def own_schema(server: str) -> Generator[str]:
     """Yield a URL with a schema of its own, which is dropped afterwards."""
     schema = f"test_{uuid.uuid4().hex}"
     mark = "&" if "?" in server else "?"
