@@ -71,7 +71,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
   useKeys("Everywhere", {
     "?": ["Show these keys", () => { helpOpen.value = true; }],
     "mod+k": ["Search and commands", () => { paletteOpen.value = true; }],
-    "/": ["Go to the search of this page", focusSearch],
+    "/": ["Go to the search field", focusSearch],
     t: ["Change the theme", nextTheme],
     ...Object.fromEntries(PLACES.filter((each) => may(each.permission)).map((each) => [`g ${each.key}`, [`Go to ${each.text}`, () => go(each.to)] as [string, () => void]])),
   });
@@ -296,7 +296,7 @@ function Help({ close }: { close: () => void }) {
           </section>
         ))}
       </div>
-      <p class="muted small pad">The API of this page: <a href={url("api/openapi.json")}>openapi.json</a></p>
+      <p class="muted small pad">The API of this dashboard: <a href={url("api/openapi.json")}>openapi.json</a></p>
     </Dialog>
   );
 }

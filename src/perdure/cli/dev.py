@@ -94,7 +94,7 @@ async def _reloaded(worker: "DevWorker", folder: Path | None) -> None:
             await asyncio.to_thread(worker.stop)
             worker.start()
         elif worker.was_killed():
-            say("restart the worker was killed; its jobs go on")
+            say("restart the worker was killed; its jobs continue")
             worker.start()
 
 

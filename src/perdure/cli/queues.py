@@ -77,7 +77,7 @@ def pause(
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Claim nothing from a queue until it is resumed; jobs that run go on."""
+    """Claim nothing from a queue until it is resumed; running jobs continue."""
     _change(find_caller(app, url), queue, (by, reason), output, paused=True)
 
 

@@ -89,7 +89,9 @@ _PAGE: Final = """\
 </body>
 </html>
 """
-_AGAIN: Final = "<p>What you want to do needs a recent sign-in. You then go on where you were.</p>"
+_AGAIN: Final = (
+    "<p>What you want to do needs a recent sign-in. You then continue where you were.</p>"
+)
 _HOW: Final = (
     "<p>With a token of yours, which <code>perdure tokens create</code> makes, or with the link "
     "that <code>perdure serve</code> and <code>dev</code> print.</p>"

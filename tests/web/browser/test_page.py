@@ -136,7 +136,7 @@ async def test_an_approval_in_the_inbox_lets_the_job_go_on(app: App) -> None:
         dialog = there.page.get_by_role("dialog")
         await expect(dialog).to_contain_text('"usd": 900')
         await dialog.get_by_role("button", name="Approve").click()
-        await there.page.get_by_text("Approved: the job goes on").wait_for()
+        await there.page.get_by_text("Approved: the job continues").wait_for()
         assert await handle.result() == "sent by ann"
         await expect(there.page.get_by_text("Nothing to decide")).to_be_visible()
     assert there.wrong == []

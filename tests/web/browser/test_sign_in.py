@@ -58,7 +58,7 @@ async def test_a_decision_about_a_high_risk_goes_on_after_another_sign_in(app: A
         await page.get_by_role("button", name="Sign in").click()
         await dialog.get_by_role("button", name="Approve").click()  # of the dialog that was open
         assert await handle.result() == "sent by ann"
-        await page.get_by_text("Approved: the job goes on").wait_for()
+        await page.get_by_text("Approved: the job continues").wait_for()
     unauthorised = [each for each in there.wrong if " 401 " not in each and " 403 " not in each]
     assert unauthorised == []
 

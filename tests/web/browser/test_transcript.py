@@ -94,7 +94,7 @@ async def test_a_transcript_grows_while_the_agent_works(app: App) -> None:
         await tool.get_by_role("link", name="Decide").click()
         await page.get_by_role("button", name="Approve").click()
         await page.get_by_role("dialog").get_by_role("button", name="Approve").click()
-        await page.get_by_text("Approved: the job goes on").wait_for()
+        await page.get_by_text("Approved: the job continues").wait_for()
         await page.go_back()
         await expect(tool).to_contain_text("approved by ann")
         await expect(tool).to_contain_text("sent to kim")

@@ -292,7 +292,7 @@ function DecideSeveral({ approvals, close, done }: { approvals: Approval[]; clos
 
 function outcome(answer: Approval, verdict: string): string {
   if (verdict === "reject") return "Rejected";
-  if (answer.state === "APPROVED") return "Approved: the job goes on";
+  if (answer.state === "APPROVED") return "Approved: the job continues";
   const yes = answer.votes.filter((vote) => vote.is_current && vote.verdict === "approve").length;
   return yes > 0 ? `Approved by ${yes} of ${answer.needed}; others must, too` : "Edited; others are asked about it";
 }

@@ -31,7 +31,7 @@ export function AuditPage() {
       </PageHead>
       {problem && <Trouble problem={problem} again={() => load(null)} />}
       {!items && !problem && <Loading />}
-      {items?.length === 0 && <Empty title="Nothing yet">What people and programs do by the API, this page or the command line is written here, and cannot be changed without breaking the chain.</Empty>}
+      {items?.length === 0 && <Empty title="Nothing yet">What people and programs do through the API, the dashboard or the command line is recorded here, and cannot be changed without breaking the chain.</Empty>}
       {shown.length > 0 && (
         <div class="table-box" tabIndex={0} role="region" aria-label="Audit log">
           <table class="narrow-cards">

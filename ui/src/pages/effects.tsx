@@ -30,7 +30,7 @@ export function EffectsPage() {
 type Outcome = "happened" | "did_not_happen" | "compensate";
 
 const SAYS: Record<Outcome, [title: string, text: string, verb: string]> = {
-  happened: ["It happened", "The call is recorded as done and is not made again. The step goes on with the result below.", "It happened"],
+  happened: ["It happened", "The call is recorded as done and is not made again. The step continues with the result below.", "It happened"],
   did_not_happen: ["It did not happen", "The call is recorded as failed. If the step still wants it, it is made again with a new key.", "It did not happen"],
   compensate: ["Undo it", "The job gives up and undoes what it did, this effect too if it has an undo.", "Undo the job"],
 };

@@ -25,7 +25,7 @@ export function JobPage({ id }: { id: string }) {
   const job = read.data;
   useEffect(() => setKnown(job?.id ?? ""), [job?.id]); // the address may have only a part of the id
   useTitle(job ? `${job.name} ${job.key ?? shortId(job.id)}` : "Job");
-  if (read.problem?.status === 404 && !job) return <Empty title="There is no such job">No job that you may see has the id <code>{id}</code>. It may have been deleted after its time. <Link to="/jobs">Show all jobs</Link></Empty>;
+  if (read.problem?.status === 404 && !job) return <Empty title="There is no such job">No job that you may see has the id <code>{id}</code>. It may have been deleted after its retention period. <Link to="/jobs">Show all jobs</Link></Empty>;
   if (read.problem && !job) return <Trouble problem={read.problem} again={read.again} />;
   if (!job) return <Loading />;
   return <Known job={job} changed={read.put} again={read.again} />;
@@ -262,9 +262,9 @@ function whatNext(job: JobRow): preact.ComponentChildren {
     case "scheduled":
       return <>It starts{when}.</>;
     case "stale_heartbeat":
-      return <>Its worker <span class="mono">{job.owner}</span> is silent. When its lease ends, another worker goes on with it.</>;
+      return <>Its worker <span class="mono">{job.owner}</span> is silent. When its lease ends, another worker continues it.</>;
     case "failed":
-      return <>It does not go on by itself. A retry goes on at the step that failed; what was done stays done.</>;
+      return <>It does not continue by itself. A retry continues at the step that failed; what was done stays done.</>;
     case "needs_attention":
       return <>It is parked until a person acts.</>;
     case "paused":

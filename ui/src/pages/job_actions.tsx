@@ -16,13 +16,13 @@ interface Action {
 }
 
 export const ACTIONS: Record<string, Action> = {
-  resume: { text: "Resume", verb: "Resume it", says: "It goes on where it stopped, as soon as a worker is free. Nothing that succeeded runs again." },
+  resume: { text: "Resume", verb: "Resume it", says: "It continues where it stopped, as soon as a worker is free. Nothing that succeeded runs again." },
   retry: { text: "Retry", verb: "Retry it", says: "It runs again from the step that failed, or from the step you choose. Results before it are kept; effects that are recorded as done are not repeated." },
   pause: { text: "Pause", verb: "Pause it", says: "It stops at the next safe point, and only a person resumes it. A step that runs now is ended at its next checkpoint or await." },
   cancel: { text: "Cancel", verb: "Cancel it", danger: true, says: "It stops, its children too. What it did is undone where its steps say how; the tab Undo shows what that is." },
   compensate: { text: "Undo", verb: "Undo it", danger: true, says: "What it did is undone in reverse order, where its steps say how. This cannot be taken back." },
-  skip: { text: "Skip a step", verb: "Skip the step", step: true, danger: true, says: "The step is recorded as done by hand, with the result that you give. The job goes on behind it." },
-  abandon_undo: { text: "Go on without an undo", verb: "Go on without it", step: true, danger: true, says: "The undo that failed is left undone, and the others go on. Somebody should undo it by hand." },
+  skip: { text: "Skip a step", verb: "Skip the step", step: true, danger: true, says: "The step is recorded as done by hand, with the result that you give. The job continues after it." },
+  abandon_undo: { text: "Continue without an undo", verb: "Continue without it", step: true, danger: true, says: "The undo that failed is left undone, and the others continue. Somebody should undo it by hand." },
   send: { text: "Send a message", verb: "Send it", says: "The job gets it where it waits for this topic, now or later." },
   fork: { text: "Fork", verb: "Fork it", step: true, says: "A new job begins as a copy of this one: it has done everything before the step, and does the rest anew. This job stays as it is." },
 };

@@ -144,7 +144,7 @@ export function Transcript({ job, stamp }: { job: JobDetail; stamp: string }) {
   const [most, setMost] = useState(SHOWN);
   if (problem && !turns) return <Trouble problem={problem} />;
   if (!turns) return <Loading rows={4} />;
-  if (rounds.length === 0) return <p class="muted pad">No model was called yet.</p>;
+  if (rounds.length === 0) return <p class="muted pad">No model has been called yet.</p>;
   const hidden = Math.max(0, rounds.length - most);
   return (
     <div class="transcript">
@@ -376,5 +376,5 @@ function Streamed({ job, step }: { job: JobDetail; step: string }) {
     if (event === "output" || event === "stale") void load();
   });
   useEffect(() => void load(), [topics.join(" ")]);
-  return text ? <p class="turn-text turn-live" dir="auto" aria-live="off">{text}<span class="caret" aria-hidden="true" /></p> : <p class="muted">The model is asked…</p>;
+  return text ? <p class="turn-text turn-live" dir="auto" aria-live="off">{text}<span class="caret" aria-hidden="true" /></p> : <p class="muted">Waiting for the model…</p>;
 }

@@ -56,7 +56,7 @@ export function WorkersPage() {
             toast(drain.draining ? "The worker claims jobs again" : "The worker takes no further jobs");
             workers.again();
           }}>
-          <p>{drain.draining ? "It claims jobs again." : `It claims no further job, and releases ${plural(drain.running, "running job")} at the next safe point. Other workers go on with them.`}</p>
+          <p>{drain.draining ? "It claims jobs again." : `It claims no further job, and releases ${plural(drain.running, "running job")} at the next safe point. Other workers continue them.`}</p>
         </Ask>
       )}
     </>
@@ -111,7 +111,7 @@ function Queues({ items, again, problem }: { items: Queue[]; again: () => void; 
             toast(asked.paused ? `${asked.name} is open` : `${asked.name} is paused`);
             again();
           }}>
-          <p>{asked.paused ? `Workers claim from it again: ${plural(asked.ready, "job")} ${asked.ready === 1 ? "is" : "are"} ready.` : `No worker claims from it until it is resumed. ${plural(asked.running, "job")} that ${asked.running === 1 ? "runs" : "run"} go on.`}</p>
+          <p>{asked.paused ? `Workers claim from it again: ${plural(asked.ready, "job")} ${asked.ready === 1 ? "is" : "are"} ready.` : `No worker claims from it until it is resumed. ${plural(asked.running, "running job")} ${asked.running === 1 ? "continues" : "continue"}.`}</p>
         </Ask>
       )}
     </>

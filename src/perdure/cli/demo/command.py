@@ -164,7 +164,7 @@ class Story:
         say = partial(self._console.print, soft_wrap=True)
         say("\n[bold]Now it is your turn.[/bold]")
         say(f"  Page     [bold cyan]{link}[/bold cyan]  [dim](works once)[/dim]")
-        say("           two questions wait in its inbox: approve one, and its job goes on")
+        say("           two questions wait in its inbox: approve one, and its job continues")
         say(f"  Kill     kill -9 {worker}    [dim]in another terminal: nothing is lost[/dim]")
         say(f"  Ask      perdure jobs list --url {url(self._demo.folder)}")
         say("\n[dim]Ctrl-C ends the demo and deletes its files.[/dim]")

@@ -125,13 +125,13 @@ class CompletionQuery(JobFilter, frozen=True, kw_only=True):
 
 
 class Completions(Struct, frozen=True, kw_only=True):
-    """How the query may go on."""
+    """How the query may continue."""
 
     items: list[Suggestion]
 
 
 async def complete_query(request: ApiRequest) -> Answer:
-    """Suggest how a query may go on, by what occurs in recent jobs."""
+    """Suggest how a query may continue, by what occurs in recent jobs."""
     query: CompletionQuery = request.query
     at = len(query.q) if query.at is None else number(query.at, "at")
     recent = await request.store.jobs(JobQuery(limit=_RECENT))
@@ -544,7 +544,7 @@ ROUTES: Final = (
         "GET",
         "/api/v1/jobs/complete",
         complete_query,
-        "Suggest how a query may go on",
+        "Suggest how a query may continue",
         query=CompletionQuery,
         response=Completions,
     ),
