@@ -3,15 +3,18 @@
 A kill ends everything. After a cancel or a deadline, code still runs: a framework may catch it, and
 its tasks may go on. Each agent looks at three things at once, sends a mail, and asks a person.
 
-    world = World(app)
-    await world.cancel_jobs(job)      # or end_by_deadline
+    def agent_job(app: App, world: World) -> …     # makes the job
+
+    test_agents_that_are_cancelled_at_any_moment_leave_nothing_open = cancelled(agent_job)
+    test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open = late(agent_job)
 """
 
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import perdure
 from perdure.app import App
@@ -22,6 +25,7 @@ from perdure.integrations.durable_calls import idempotency_key
 from perdure.jobs.approval import Person
 from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.state import ENDED, JobState
+from tests.support.engine import durable
 
 ANN: Final = Person(id="ann", tenant="default", roles=frozenset({"approver"}))
 BUDGET: Final = BudgetLimits(tokens=1_000_000)
@@ -60,6 +64,11 @@ class World:
         self._mails[idempotency_key()] += 1
         await self.dawdle()
         return "sent"
+
+    async def pay(self) -> str:
+        """Pay."""
+        await self.dawdle()
+        return "paid"
 
     # Who ends them
 
@@ -128,6 +137,31 @@ class World:
         async with asyncio.timeout(10):
             while self._still_working or _tasks_of_frameworks():  # they may be about to end
                 await perdure.process.sleep("2ms")
+
+
+MakeJob: TypeAlias = Callable[[App, World], Any]
+
+
+def cancelled(make: MakeJob) -> Callable[..., None]:
+    """Return a test that cancels jobs at random moments."""
+
+    @durable
+    async def test(app: App) -> None:
+        world = World(app)
+        await world.cancel_jobs(make(app, world))
+
+    return test
+
+
+def late(make: MakeJob) -> Callable[..., None]:
+    """Return a test that lets deadlines of jobs pass at random moments."""
+
+    @durable
+    async def test(app: App) -> None:
+        world = World(app)
+        await world.end_by_deadline(make(app, world))
+
+    return test
 
 
 def _tasks_of_frameworks() -> list[Any]:

@@ -16,8 +16,7 @@ from google.genai import types
 from perdure.app import App
 from perdure.integrations.adk import DurableSessions, PerdurePlugin
 from tests.integrations.adk.fake_models import ScriptedLlm, calls, says
-from tests.support.agent_ends import BUDGET, DONE, World
-from tests.support.engine import durable
+from tests.support.agent_ends import BUDGET, DONE, World, cancelled, late
 
 pytestmark = pytest.mark.once
 
@@ -31,13 +30,8 @@ BEGIN = types.Content(role="user", parts=[types.Part(text="?")])
 
 
 def agent_job(app: App, world: World) -> Any:
-    async def pay() -> str:
-        """Pay."""
-        await world.dawdle()
-        return "paid"
-
     model = ScriptedLlm(model="m", script=SCRIPT, before=world.dawdle)
-    tools = [world.look, world.mail, FunctionTool(pay, require_confirmation=True)]
+    tools = [world.look, world.mail, FunctionTool(world.pay, require_confirmation=True)]
     agent = LlmAgent(name="ann", model=model, tools=[*tools])
     plugin = PerdurePlugin(tools={"mail": {"effect": True, "in_doubt": "replay"}})
     sessions = DurableSessions(InMemorySessionService())
@@ -56,13 +50,5 @@ def agent_job(app: App, world: World) -> Any:
     return work
 
 
-@durable
-async def test_agents_that_are_cancelled_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.cancel_jobs(agent_job(app, world))
-
-
-@durable
-async def test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.end_by_deadline(agent_job(app, world))
+test_agents_that_are_cancelled_at_any_moment_leave_nothing_open = cancelled(agent_job)
+test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open = late(agent_job)

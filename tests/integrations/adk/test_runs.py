@@ -26,6 +26,12 @@ from perdure.integrations.adk import DurableSessions, PerdurePlugin
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import ANN, asked
 from tests.integrations.adk.fake_models import ScriptedLlm, calls, says
+from tests.support.agent_runs import (
+    HangingModel,
+    approved_after_restart,
+    replayed,
+    stopped_by_budget,
+)
 from tests.support.engine import durable, until
 
 pytestmark = [
@@ -86,11 +92,8 @@ async def test_each_call_of_a_model_and_a_tool_is_a_step(app: App) -> None:
         session = await service.get_session(app_name="test", user_id="kim", session_id="s1")
         return [told(events), session and dict(session.state)]
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")  # everything before is replayed
-        texts, state = await handle.result("10s")
+    handle = await replayed(app, work())
+    texts, state = await handle.result()
     assert texts == ["8", "10", "ok {double of 4}"]
     assert state == {"double of 4": 8, "double of 5": 10}
     assert sorted(seen) == [4, 5]
@@ -155,12 +158,8 @@ async def test_an_approval_waits_over_a_restart_and_its_arguments_may_be_edited(
     async def work() -> list[str]:
         return told(await events_of(ann, plugin=PerdurePlugin(tools={"pay": {"effect": True}})))
 
-    async with app.running():
-        handle = await app.submit(work(), user="agent")
-        await until(app, handle.id, JobState.WAITING)
-    async with app.running():
-        await app.decide(await asked(app), "approve", by=ANN, arguments={"x": 90})
-        assert await handle.result("10s") == ["paid 90", "done"]
+    handle = await approved_after_restart(app, work(), x=90)
+    assert await handle.result() == ["paid 90", "done"]
     assert paid == [90]
     assert len(await handle.effects()) == 1
 
@@ -201,11 +200,8 @@ async def test_sub_agents_are_durable_by_transfer_and_as_tools(app: App) -> None
         await ctx.receive("go")
         return told(events)[-1]
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("10s") == "bob did it"
+    handle = await replayed(app, work())
+    assert await handle.result() == "bob did it"
     names = [entry.id.rpartition("/")[2] for entry in await handle.journal()]
     assert names[:4] == [
         "call:chat:ann#1",
@@ -225,13 +221,7 @@ async def test_a_run_stops_at_the_limit_of_its_budget(app: App) -> None:
     async def work() -> None:
         await events_of(ann)
 
-    async with app.running():
-        handle = await app.submit(work(), user="agent")
-        question = await asked(app)
-        assert "tokens are needed" in question.title
-        await app.decide(question, "reject", by=ANN, reason="enough")
-        with pytest.raises(JobFailed, match="enough"):
-            await handle.result("10s")
+    handle = await stopped_by_budget(app, work())
     budget = await handle.budget()
     assert budget is not None
     assert 120 <= budget.spent.tokens <= 600
@@ -271,11 +261,8 @@ async def test_odd_and_large_answers_come_back_whole(app: App) -> None:
         await ctx.receive("go")
         return told(events) == [huge]
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("30s")
+    handle = await replayed(app, work())
+    assert await handle.result()
 
 
 @durable
@@ -289,11 +276,8 @@ async def test_a_stream_is_live_output_of_the_job(app: App) -> None:
         await ctx.receive("go")
         return [bool(event.partial) for event in events]
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("10s") == [True, True, False]
+    handle = await replayed(app, work())
+    assert await handle.result() == [True, True, False]
     texts = [piece.value["content"]["parts"][0]["text"] async for piece in handle.stream()]
     assert texts == ["one", "two", "one two"]
 
@@ -318,36 +302,19 @@ async def test_a_session_gets_each_event_once(app: App) -> None:
 
     if "sqlite" not in app.url:
         return  # the sessions are no matter of our store
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("10s") == 4
-        with pytest.raises(JobFailed, match=r"pass session_service=DurableSessions\(Sqlite"):
-            await (await app.submit(careless())).result("10s")
+    handle = await replayed(app, work())
+    assert await handle.result() == 4
+    with pytest.raises(JobFailed, match=r"pass session_service=DurableSessions\(Sqlite"):
+        await app.run(careless())
 
 
 @durable
 async def test_a_cancel_ends_a_run_and_its_model_call(app: App) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    async def hangs() -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
+    hangs = HangingModel()
     ann = LlmAgent(name="ann", model=ScriptedLlm(model="m", script={}, before=hangs))
 
     @app.job
     async def work() -> None:
         await events_of(ann)
 
-    async with app.running():
-        handle = await app.submit(work())
-        await begun.wait()
-        await handle.cancel()
-        with pytest.raises(JobFailed, match="CANCELLED"):
-            await handle.result("10s")
-    assert ended.is_set()
+    await hangs.ends_with_its_job(app, work())

@@ -11,8 +11,7 @@ from agent_framework import Agent, tool
 from perdure.app import App
 from perdure.integrations.agent_framework import durable_middleware
 from tests.integrations.agent_framework.fake_models import ScriptedClient, calls, says
-from tests.support.agent_ends import BUDGET, DONE, World
-from tests.support.engine import durable
+from tests.support.agent_ends import BUDGET, DONE, World, cancelled, late
 
 pytestmark = pytest.mark.once
 
@@ -25,15 +24,10 @@ SCRIPT: dict[int, Any] = {
 
 
 def agent_job(app: App, world: World) -> Any:
-    async def pay() -> str:
-        """Pay."""
-        await world.dawdle()
-        return "paid"
-
     agent: Any = Agent(
         ScriptedClient("m", SCRIPT, before=world.dawdle),
         name="ann",
-        tools=[tool(world.look), tool(world.mail), tool(pay, approval_mode="always_require")],
+        tools=[tool(world.look), tool(world.mail), tool(world.pay, approval_mode="always_require")],
         middleware=durable_middleware(tools={"mail": {"effect": True, "in_doubt": "replay"}}),
     )
 
@@ -44,13 +38,5 @@ def agent_job(app: App, world: World) -> Any:
     return work
 
 
-@durable
-async def test_agents_that_are_cancelled_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.cancel_jobs(agent_job(app, world))
-
-
-@durable
-async def test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.end_by_deadline(agent_job(app, world))
+test_agents_that_are_cancelled_at_any_moment_leave_nothing_open = cancelled(agent_job)
+test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open = late(agent_job)

@@ -13,12 +13,18 @@ from agent_framework import Agent, tool
 
 from perdure import BudgetLimits, JobContext
 from perdure.app import App
-from perdure.base.errors import JobFailed, Refused
+from perdure.base.errors import Refused
 from perdure.integrations.agent_framework import durable_middleware
 from perdure.jobs.budget import ModelUsage
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import ANN, asked
 from tests.integrations.agent_framework.fake_models import ScriptedClient, calls, says
+from tests.support.agent_runs import (
+    HangingModel,
+    approved_after_restart,
+    replayed,
+    stopped_by_budget,
+)
 from tests.support.engine import durable, until
 
 pytestmark = pytest.mark.once
@@ -62,11 +68,8 @@ async def test_each_call_of_a_model_and_a_tool_is_a_step(app: App) -> None:
         await ctx.receive("go")
         return told(response)
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")  # everything before is replayed
-        assert await handle.result("10s") == ["8", "10", "ok"]
+    handle = await replayed(app, work())
+    assert await handle.result() == ["8", "10", "ok"]
     assert sorted(seen) == [4, 5]
     assert [each.id for each in await handle.journal()][:4] == [
         "call:chat:ann#1",
@@ -139,12 +142,8 @@ async def test_an_approval_waits_over_a_restart_and_its_arguments_may_be_edited(
     async def work() -> list[str]:
         return told(await ann.run("begin"))
 
-    async with app.running():
-        handle = await app.submit(work(), user="agent")
-        await until(app, handle.id, JobState.WAITING)
-    async with app.running():
-        await app.decide(await asked(app), "approve", by=ANN, arguments={"x": 90})
-        assert await handle.result("10s") == ["paid 90", "done"]
+    handle = await approved_after_restart(app, work(), x=90)
+    assert await handle.result() == ["paid 90", "done"]
     assert paid == [90]
     assert len(await handle.effects()) == 1
 
@@ -177,11 +176,8 @@ async def test_an_agent_as_a_tool_is_part_of_the_job(app: App) -> None:
         await ctx.receive("go")
         return told(response)
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("10s") == ["helped", "ok"]
+    handle = await replayed(app, work())
+    assert await handle.result() == ["helped", "ok"]
     ids = [each.id for each in await handle.journal()]
     assert ids[1] == "tool help inline.help.c1/call:chat:helper#1"
 
@@ -195,13 +191,7 @@ async def test_a_run_stops_at_the_limit_of_its_budget(app: App) -> None:
     async def work() -> None:
         await ann.run("begin", options={"max_tokens": 20})
 
-    async with app.running():
-        handle = await app.submit(work(), user="agent")
-        question = await asked(app)
-        assert "tokens are needed" in question.title
-        await app.decide(question, "reject", by=ANN, reason="enough")
-        with pytest.raises(JobFailed, match="enough"):
-            await handle.result("10s")
+    await stopped_by_budget(app, work())
 
 
 def test_the_provider_of_a_model_is_known(tmp_path: Path) -> None:
@@ -238,11 +228,8 @@ async def test_odd_and_large_answers_come_back_whole(app: App) -> None:
         await ctx.receive("go")
         return response.text == huge
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("30s")
+    handle = await replayed(app, work())
+    assert await handle.result()
 
 
 @durable
@@ -265,15 +252,7 @@ async def test_a_stream_is_live_output_of_the_job(app: App) -> None:
 
 @durable
 async def test_a_cancel_ends_a_run_and_its_model_call(app: App) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    async def hangs() -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
+    hangs = HangingModel()
     client = ScriptedClient("m", {}, before=hangs)
     ann: Any = Agent(client, name="ann", middleware=durable_middleware())
 
@@ -281,10 +260,4 @@ async def test_a_cancel_ends_a_run_and_its_model_call(app: App) -> None:
     async def work() -> None:
         await ann.run("begin")
 
-    async with app.running():
-        handle = await app.submit(work())
-        await begun.wait()
-        await handle.cancel()
-        with pytest.raises(JobFailed, match="CANCELLED"):
-            await handle.result("10s")
-    assert ended.is_set()
+    await hangs.ends_with_its_job(app, work())

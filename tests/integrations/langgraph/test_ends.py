@@ -22,8 +22,7 @@ from perdure import JobContext
 from perdure.app import App
 from perdure.integrations.langgraph import PerdureMiddleware, run_graph
 from tests.integrations.langgraph.fake_model import ScriptedModel, calls, says
-from tests.support.agent_ends import BUDGET, DONE, World
-from tests.support.engine import durable
+from tests.support.agent_ends import BUDGET, DONE, World, cancelled, late
 
 pytestmark = pytest.mark.once
 
@@ -91,25 +90,7 @@ def graph_job(app: App, world: World) -> Any:
     return work
 
 
-@durable
-async def test_agents_that_are_cancelled_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.cancel_jobs(agent_job(app, world))
-
-
-@durable
-async def test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.end_by_deadline(agent_job(app, world))
-
-
-@durable
-async def test_graphs_that_are_cancelled_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.cancel_jobs(graph_job(app, world))
-
-
-@durable
-async def test_graphs_whose_deadline_passes_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.end_by_deadline(graph_job(app, world))
+test_agents_that_are_cancelled_at_any_moment_leave_nothing_open = cancelled(agent_job)
+test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open = late(agent_job)
+test_graphs_that_are_cancelled_at_any_moment_leave_nothing_open = cancelled(graph_job)
+test_graphs_whose_deadline_passes_at_any_moment_leave_nothing_open = late(graph_job)

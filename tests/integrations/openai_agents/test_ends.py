@@ -14,8 +14,7 @@ from agents.tool import function_tool
 from perdure.app import App
 from perdure.integrations.openai_agents import durable, install
 from tests.integrations.openai_agents.fake_models import ScriptedModel, calls, says
-from tests.support import engine
-from tests.support.agent_ends import BUDGET, DONE, World
+from tests.support.agent_ends import BUDGET, DONE, World, cancelled, late
 
 pytestmark = pytest.mark.once
 
@@ -37,12 +36,8 @@ def installed() -> Generator[None]:
 
 
 def agent_of(world: World) -> Agent[Any]:
-    async def pay() -> str:
-        await world.dawdle()
-        return "paid"
-
     mail = durable(effect=True, in_doubt="replay")(function_tool(world.mail))
-    tools = [function_tool(world.look), mail, function_tool(pay, needs_approval=True)]
+    tools = [function_tool(world.look), mail, function_tool(world.pay, needs_approval=True)]
     return Agent("ann", model=ScriptedModel("m", SCRIPT, before=world.dawdle), tools=[*tools])
 
 
@@ -69,25 +64,7 @@ def streamed_job(app: App, world: World) -> Any:
     return work
 
 
-@engine.durable
-async def test_agents_that_are_cancelled_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.cancel_jobs(agent_job(app, world))
-
-
-@engine.durable
-async def test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.end_by_deadline(agent_job(app, world))
-
-
-@engine.durable
-async def test_streams_that_are_cancelled_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.cancel_jobs(streamed_job(app, world))
-
-
-@engine.durable
-async def test_streams_whose_deadline_passes_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.end_by_deadline(streamed_job(app, world))
+test_agents_that_are_cancelled_at_any_moment_leave_nothing_open = cancelled(agent_job)
+test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open = late(agent_job)
+test_streams_that_are_cancelled_at_any_moment_leave_nothing_open = cancelled(streamed_job)
+test_streams_whose_deadline_passes_at_any_moment_leave_nothing_open = late(streamed_job)

@@ -46,6 +46,11 @@ from perdure.jobs.state import JobState
 from tests.engine.test_approval import ANN, asked
 from tests.integrations.openai_agents.fake_models import ScriptedModel, calls, says
 from tests.support import engine
+from tests.support.agent_runs import (
+    HangingModel,
+    replayed,
+    stopped_by_budget,
+)
 from tests.support.engine import until
 
 pytestmark = pytest.mark.once
@@ -99,11 +104,8 @@ async def test_each_call_of_a_model_and_a_tool_is_a_step(app: App) -> None:
         await ctx.receive("go")
         return f"{result.final_output} by {result.last_agent.name}"
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")  # everything before is replayed
-        assert await handle.result("10s") == "ok by ann"
+    handle = await replayed(app, work())
+    assert await handle.result() == "ok by ann"
     assert sorted(seen) == [4, 5]
     assert (await ids(handle))[:4] == [
         "run.ann/call:chat:ann#1",
@@ -156,11 +158,8 @@ async def test_the_model_gets_the_error_of_an_effect_that_certainly_did_not_happ
         await ctx.receive("go")
         return answers(result)
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        (said,) = await handle.result("10s")
+    handle = await replayed(app, work())
+    (said,) = await handle.result()
     assert said.startswith("sorry: ")
     assert said.endswith("no account for 5")
 
@@ -310,13 +309,7 @@ async def test_a_run_stops_at_the_limit_of_its_budget(app: App) -> None:
     async def work() -> str:
         return (await Runner.run(ann, "begin", max_turns=20)).final_output
 
-    async with app.running():
-        handle = await app.submit(work(), user="agent")
-        question = await asked(app)
-        assert "tokens are needed" in question.title
-        await app.decide(question, "reject", by=ANN, reason="enough")
-        with pytest.raises(JobFailed, match="enough"):
-            await handle.result("10s")
+    handle = await stopped_by_budget(app, work())
     budget = await handle.budget()
     assert budget is not None
     assert 120 <= budget.spent.tokens <= 500
@@ -372,11 +365,8 @@ async def test_odd_and_large_answers_come_back_whole(app: App) -> None:
         await ctx.receive("go")
         return [result.final_output == huge, *answers(result)]
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("30s") == [True, ODD * 2]
+    handle = await replayed(app, work())
+    assert await handle.result() == [True, ODD * 2]
 
 
 @engine.durable
@@ -406,11 +396,8 @@ async def test_errors_of_the_sdk_and_of_openai_come_back_as_their_own_type(app: 
         await ctx.receive("go")
         return found
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("10s") == ["nonsense", "400", "{'code': 'model'}"]
+    handle = await replayed(app, work())
+    assert await handle.result() == ["nonsense", "400", "{'code': 'model'}"]
     assert len(raised) == 2
 
 
@@ -455,11 +442,8 @@ async def test_an_agent_after_a_handoff_is_durable_and_its_callback_is_called_on
         await ctx.receive("go")
         return f"{result.final_output} as {result.last_agent.name}"
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("10s") == "bob did it as bob"
+    handle = await replayed(app, work())
+    assert await handle.result() == "bob did it as bob"
     assert handed == ["handoff", "tool"]
 
 
@@ -505,11 +489,8 @@ async def test_tools_of_an_mcp_server_are_steps_and_hints_say_which_are_effects(
         await ctx.receive("go")
         return result.final_output
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("10s") == "ok"
+    handle = await replayed(app, work())
+    assert await handle.result() == "ok"
     assert sorted(server.asked) == ["list", "list", "read", "send"]
     assert [effect.target for effect in await handle.effects()] == ["send"]
 
@@ -621,11 +602,8 @@ async def test_a_session_gets_each_item_once(app: App) -> None:
         await ctx.receive("go")
         return len(await durable_session(session).get_items())
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("10s") == 4
+    handle = await replayed(app, work())
+    assert await handle.result() == 4
     assert len(await session.get_items()) == 4
     session.close()
 
@@ -646,11 +624,8 @@ async def test_a_conversation_of_a_job_needs_no_database(app: App) -> None:
         await session.clear_session()
         return [last[0].get("role"), left, await session.pop_item()]
 
-    async with app.running():
-        handle = await app.submit(work())
-        await until(app, handle.id, JobState.WAITING)
-        await handle.send("go")
-        assert await handle.result("10s") == ["assistant", 3, None]
+    handle = await replayed(app, work())
+    assert await handle.result() == ["assistant", 3, None]
 
 
 def test_a_session_in_memory_is_refused() -> None:
@@ -663,15 +638,7 @@ def test_a_session_in_memory_is_refused() -> None:
 
 @engine.durable
 async def test_a_cancel_ends_a_run_and_its_model_call(app: App) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    async def hangs() -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
+    hangs = HangingModel()
     ann = Agent(name="ann", model=ScriptedModel("m", {}, before=hangs))
 
     @app.job
@@ -682,16 +649,8 @@ async def test_a_cancel_ends_a_run_and_its_model_call(app: App) -> None:
         else:
             await Runner.run(ann, "begin")
 
-    async with app.running():
-        for streamed in (False, True):
-            begun.clear()
-            ended.clear()
-            handle = await app.submit(work(streamed))
-            await begun.wait()
-            await handle.cancel()
-            with pytest.raises(JobFailed, match="CANCELLED"):
-                await handle.result("10s")
-            assert ended.is_set()
+    for streamed in (False, True):
+        await hangs.ends_with_its_job(app, work(streamed))
 
 
 @engine.durable

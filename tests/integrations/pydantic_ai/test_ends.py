@@ -12,8 +12,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from perdure.app import App
 from perdure.integrations.pydantic_ai import PerdureDurability
-from tests.support.agent_ends import BUDGET, DONE, World
-from tests.support.engine import durable
+from tests.support.agent_ends import BUDGET, DONE, World, cancelled, late
 
 pytestmark = pytest.mark.once
 
@@ -39,10 +38,7 @@ def agent_job(app: App, world: World) -> Any:
     agent.tool_plain(world.look)
     agent.tool_plain(metadata={"perdure": {"effect": True, "in_doubt": "replay"}})(world.mail)
 
-    @agent.tool_plain(requires_approval=True)
-    async def pay() -> str:
-        await world.dawdle()
-        return "paid"
+    agent.tool_plain(requires_approval=True)(world.pay)
 
     @app.job(budget=BUDGET)
     async def work(_number: int) -> str:
@@ -51,13 +47,5 @@ def agent_job(app: App, world: World) -> Any:
     return work
 
 
-@durable
-async def test_agents_that_are_cancelled_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.cancel_jobs(agent_job(app, world))
-
-
-@durable
-async def test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open(app: App) -> None:
-    world = World(app)
-    await world.end_by_deadline(agent_job(app, world))
+test_agents_that_are_cancelled_at_any_moment_leave_nothing_open = cancelled(agent_job)
+test_agents_whose_deadline_passes_at_any_moment_leave_nothing_open = late(agent_job)
