@@ -112,3 +112,21 @@ def test_lines_for_people_are_as_before_outside_of_a_job() -> None:
     with logging_to(stream, "console"):
         log.info("up")
     assert stream.getvalue().endswith("  INFO  up\n")
+
+
+@durable
+async def test_a_line_for_people_names_its_job_once(app: App) -> None:
+    @app.job
+    async def order(ctx: JobContext) -> None:
+        log.info("job %s begins", ctx.job_id)
+        log.info("begins")
+
+    stream = io.StringIO()
+    with logging_to(stream, "console"):
+        async with app.running():
+            handle = await app.submit(order())
+            await handle.result()
+    ours = [line.partition("INFO  ")[2] for line in stream.getvalue().splitlines()]
+    assert [f"job {handle.id} begins", f"begins  (job {handle.id})"] == [
+        line for line in ours if "begins" in line
+    ]

@@ -45,9 +45,16 @@ class WorkFilter(logging.Filter):
         )
         for name, value in zip(_WORK, values, strict=True):
             record.__dict__.setdefault(name, value or None)
-        where = "" if work is None else f"  (job {work.job}{_at(work.step, work.attempt)})"
+        where = ""
+        if work is not None and (work.step or not _names(record, work.job)):
+            where = f"  (job {work.job}{_at(work.step, work.attempt)})"
         record.__dict__["in_work"] = where
         return True
+
+
+def _names(record: logging.LogRecord, job: str) -> bool:
+    """Whether the text of a record names the job itself."""
+    return any(isinstance(each, str) and each == job for each in record.args or ())
 
 
 def _at(step: str, attempt: int) -> str:
