@@ -88,7 +88,7 @@ def test_who_is_not_known_has_no_role_on_the_command_line(cli: CommandLine) -> N
         given = ("--action", question["action_hash"], "--by", "ann")
         without = cli.run("approvals", "approve", question["id"], *given)
         assert without.exit_code == 5
-        assert "no people are listed who may decide: list them in the app" in without.stderr
+        assert "nobody is listed who may decide: list people in" in without.stderr
         assert "not among the people who may decide" in without.stderr
         passed = cli.run("approvals", "delegate", question["id"], "--to", "bob", "--by", "eve")
         assert passed.exit_code == 5
@@ -116,6 +116,10 @@ def test_what_is_no_json_is_told_in_a_sentence(cli: CommandLine) -> None:
         assert cli.wait_for(paying)["state"] == "NEEDS_ATTENTION"
     result = cli.run("effects", "resolve", paying, 1, "--happened", "--result", "ref 9")
     assert (result.exit_code, "the result must be JSON" in result.stderr) == (2, True)
+    asked = ("approvals", "approve", question["id"], "--app", APP, "--by", "ann")
+    shown = cli.run(*asked, "--arguments", '{"order": 8}', input="n\n")
+    assert 'Changed arguments: {"order": 8}' in shown.stdout
+    assert "Approve it with this change?" in shown.stderr
     for given in ("usd=5", "[5]"):
         edit = decide(cli, "approve", question["id"], "--by", "ann", "--arguments", given)
         assert (edit.exit_code, "the arguments must be" in edit.stderr) == (2, True)

@@ -40,8 +40,8 @@ ActionOption = Annotated[
 ]
 _PAGE = 1000
 _NOBODY_LISTED = (
-    "no people are listed who may decide: list them in the app's Policy(people=…), and name the "
-    "app with --app, PERDURE_APP or perdure.toml"
+    "nobody is listed who may decide: list people in Policy(people=…) of the app, and name the app "
+    "by --app, PERDURE_APP or perdure.toml; or decide in the dashboard"
 )
 
 ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit log.")]
@@ -111,7 +111,8 @@ def _print(found: Approval, *, full: bool) -> None:
     card = approval_message(found, full=full)
     lines = [card.title, card.note, *(f"  {name}: {value}" for name, value in card.fields)]
     lines += ["  Arguments:", *(f"    {name}: {value}" for name, value in card.arguments)]
-    lines += [f"  - {reason}" for reason in card.reasons]
+    lines += ["  Why you are asked:"] if card.reasons else []
+    lines += [f"    - {reason}" for reason in card.reasons]
     lines += [card.outcome, card.footer, f"In full: {card.in_full}" if card.in_full else ""]
     show_lines(*filter(None, lines))
 
@@ -158,7 +159,7 @@ def reject(
 
 def _decide(app: Caller, approval: str, action: str | None, said: dict[str, Any]) -> None:
     found = perform(_show, app, approval)
-    seen = _seen(found, action, said["verdict"])
+    seen = _seen(found, action, said["verdict"], said.get("arguments"))
     result = perform(_decided, app, found, {**said, "action_hash": seen})
     card = approval_message(result)
     if result.action != found.action and card.outcome == "":
@@ -167,11 +168,13 @@ def _decide(app: Caller, approval: str, action: str | None, said: dict[str, Any]
         say(card.outcome or "Your vote counts; others must vote too.")
 
 
-def _seen(found: Approval, action: str | None, verdict: VoteVerdict) -> str:
+def _seen(found: Approval, action: str | None, verdict: VoteVerdict, arguments: str | None) -> str:
     """Return the hash of the action that the person saw, or sees now."""
     if action is None:
         _print(found, full=True)
-        if not _confirmed(verdict):
+        if arguments is not None:
+            show_lines(f"Changed arguments: {arguments}")
+        if not _confirmed(verdict, "exactly this" if arguments is None else "it with this change"):
             refuse("nothing was decided", Code.CONFLICT)
         return found.action.hash
     if len(action) < SHORT_HASH:
@@ -179,9 +182,9 @@ def _seen(found: Approval, action: str | None, verdict: VoteVerdict) -> str:
     return found.action.hash if found.action.hash.startswith(action.lower()) else action
 
 
-def _confirmed(verdict: VoteVerdict) -> bool:
+def _confirmed(verdict: VoteVerdict, what: str) -> bool:
     try:
-        return typer.confirm(f"{verdict.capitalize()} exactly this?", err=True)
+        return typer.confirm(f"{verdict.capitalize()} {what}?", err=True)
     except typer.Abort:
         refuse(
             "pass the action that you saw: --action HASH, as `approvals show` prints it", Code.USAGE
