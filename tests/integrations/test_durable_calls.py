@@ -158,8 +158,12 @@ async def test_a_limit_in_dollars_needs_a_price(app: App) -> None:
     async def agent(ctx: JobContext) -> None:
         await model_call(ctx, ModelCall(model="nobody knows this"), body)
 
-    with pytest.raises(JobFailed, match="the price of 'nobody knows this' is unknown"):
+    with pytest.raises(JobFailed, match="'nobody knows this' is unknown to genai-prices: pass"):
         await app.run(agent())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(durable_calls, "price_of", None)
+        with pytest.raises(JobFailed, match="without genai-prices"):
+            await app.run(agent())
 
 
 @durable
@@ -320,7 +324,7 @@ async def test_an_effect_has_a_key_and_a_line_in_the_ledger(app: App) -> None:
         handle = await app.submit(agent())
         assert await handle.result("10s") == "sent"
     (effect,) = await handle.effects()
-    assert (effect.kind, effect.target, effect.in_doubt) == ("tool", "mail", "replay")
+    assert (effect.kind, effect.target, effect.in_doubt) == ("tool call", "mail", "replay")
     assert keys == [effect.key, effect.key]
     assert idempotency_key() == ""
 
@@ -467,11 +471,15 @@ async def test_an_inline_tool_has_a_branch_of_its_own(app: App) -> None:
     ]
 
 
-def test_unknown_options_of_a_tool_are_refused() -> None:
+def test_unknown_options_of_a_tool_and_unknown_values_are_refused() -> None:
     with pytest.raises(DefinitionError, match="no option efect; it has effect, in_doubt"):
         ToolOptions.of({"perdure": {"efect": True}})
     with pytest.raises(DefinitionError, match="options or False"):
         ToolOptions.of({"perdure": True})
+    with pytest.raises(DefinitionError, match="in_doubt of a tool is 'replay' or 'ask', not 'no'"):
+        ToolOptions.of({"perdure": {"effect": True, "in_doubt": "no"}})
+    with pytest.raises(DefinitionError, match="effect of a tool is True or False, not 'no'"):
+        ToolOptions.of({"perdure": {"effect": "no"}})
     assert ToolOptions.of(None) == ToolOptions()
     assert ToolOptions.of({"perdure": {"retry": 3}}).retry == Retry(attempts=3)
 
@@ -522,8 +530,8 @@ def test_outside_of_a_job_the_log_says_so_once(
         assert job("this") is None
         assert job("that") is None
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "this is not durable here, and nothing is recorded",
-        "that is not durable here, and nothing is recorded",
+        "this is not durable here, and records nothing",
+        "that is not durable here, and records nothing",
     ]
 
 

@@ -256,7 +256,7 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
         """Emit what happens beside the model: its tool calls, and their results."""
         async for event in super().wrap_run_event_stream(ctx, stream=stream):
             if in_job() and event.event_kind not in _OF_MODEL:
-                current_job().emit(_event(event))
+                emit(current_job(), _event(event))
             yield event
 
     def _model_stream_event_handler(self) -> EventStreamHandler[AgentDepsT]:

@@ -91,7 +91,7 @@ def test_a_mail_that_may_have_been_sent_is_left_to_a_person(url: str, tmp_path: 
         async def work() -> str:
             return (await agent.run("go")).output
 
-        with pytest.raises(JobParked, match="tool to send"):
+        with pytest.raises(JobParked, match="tool call to send"):
             await app.run(work())
 
     run(url)

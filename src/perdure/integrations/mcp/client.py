@@ -295,7 +295,7 @@ async def _once(
         return whole[0] if size <= most else _lost_result(size)
 
     try:
-        recorded = await step.effect("mcp", call, target=target, in_doubt=in_doubt)
+        recorded = await step.effect("MCP call", call, target=target, in_doubt=in_doubt)
     except Refused as refused:
         raise refused.__cause__ or refused from None
     return whole[0] if whole else recorded
