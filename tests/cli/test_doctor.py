@@ -233,7 +233,7 @@ def test_a_store_of_another_user_is_found(tmp_path: Path) -> None:
 )
 def test_a_connection_without_encryption_is_found(url: str, default: str, is_found: bool) -> None:
     found = [each.what for each in transport_found(url, default)]
-    what = "the connection to db.example may be without encryption"
+    what = "the connection to db.example may be unencrypted"
     assert found == ([what] if is_found else [])
 
 

@@ -88,7 +88,7 @@ def test_who_is_not_known_has_no_role_on_the_command_line(cli: CommandLine) -> N
         given = ("--action", question["action_hash"], "--by", "ann")
         without = cli.run("approvals", "approve", question["id"], *given)
         assert without.exit_code == 5
-        assert "nobody is listed who may decide: list people in" in without.stderr
+        assert "no people are listed who may decide: list them in the app" in without.stderr
         assert "not among the people who may decide" in without.stderr
         passed = cli.run("approvals", "delegate", question["id"], "--to", "bob", "--by", "eve")
         assert passed.exit_code == 5

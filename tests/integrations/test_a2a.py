@@ -34,9 +34,8 @@ WORKING = (TaskState.TASK_STATE_WORKING, TaskState.TASK_STATE_SUBMITTED)
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    store = f"sqlite:///{tmp_path_factory.mktemp('a2a') / 'jobs.db'}"
-    with serving_agent(store) as found:
+def address(module_url: str) -> Generator[str]:
+    with serving_agent(module_url) as found:
         yield found
 
 
@@ -172,12 +171,11 @@ async def first_of(made: Client, request: SendMessageRequest) -> AsyncGenerator[
         yield await anext(events)
 
 
-async def test_a_task_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'jobs.db'}"
-    with serving_agent(store) as address:
+async def test_a_task_goes_on_after_the_server_was_killed(url: str) -> None:
+    with serving_agent(url) as address:
         async with client(address) as kim:
             task = task_of(await say(kim, "buy a lamp"))
-    with serving_agent(store) as address:
+    with serving_agent(url) as address:
         async with client(address) as kim:
             assert states(await say(kim, "yes", task))[-1] == COMPLETED
             done = await kim.get_task(GetTaskRequest(id=task.id))

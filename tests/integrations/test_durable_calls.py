@@ -530,8 +530,8 @@ def test_outside_of_a_job_the_log_says_so_once(
         assert job("this") is None
         assert job("that") is None
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "this is not durable here, and records nothing",
-        "that is not durable here, and records nothing",
+        "this is not durable here, and nothing is recorded",
+        "that is not durable here, and nothing is recorded",
     ]
 
 

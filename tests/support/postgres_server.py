@@ -47,10 +47,17 @@ def running_server(run: str) -> Generator[str]:
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """A URL with a schema of its own."""
+    with own_schema(postgres_server) as url:
+        yield url
+
+
+@contextmanager
+def own_schema(server: str) -> Generator[str]:
+    """Yield a URL with a schema of its own, which is dropped afterwards."""
     schema = f"test_{uuid.uuid4().hex}"
-    mark = "&" if "?" in postgres_server else "?"
-    yield f"{postgres_server}{mark}schema={schema}"
-    with psycopg.connect(postgres_server, autocommit=True) as pg:
+    mark = "&" if "?" in server else "?"
+    yield f"{server}{mark}schema={schema}"
+    with psycopg.connect(server, autocommit=True) as pg:
         pg.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
 
 

@@ -40,8 +40,8 @@ ActionOption = Annotated[
 ]
 _PAGE = 1000
 _NOBODY_LISTED = (
-    "nobody is listed who may decide: list people in Policy(people=…) of the app, and name the app "
-    "by --app, PERDURE_APP or perdure.toml; or decide in the dashboard"
+    "no people are listed who may decide: list them in the app's Policy(people=…), and name the "
+    "app with --app, PERDURE_APP or perdure.toml; or decide in the dashboard"
 )
 
 ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit log.")]

@@ -45,7 +45,7 @@ SETTINGS: Final[dict[str, tuple[str, str]]] = {
     "host": ("Where `perdure serve` listens.", "127.0.0.1"),
     "port": ("The port of `perdure serve` and `perdure dev`.", "8080"),
     "encryption_keys": ("The keys that encrypt payloads; not in a file of the project.", ""),
-    "encryption_keys_file": ("The file that has these keys.", ""),
+    "encryption_keys_file": ("A file with these keys.", ""),
 }
 
 
@@ -168,7 +168,7 @@ def _checked(path: Path, table: object) -> FileSettings:
         values[name] = str(value)
     if "encryption_keys" in values:
         where = "write encryption_keys_file, or set PERDURE_ENCRYPTION_KEYS"
-        refuse(f"{path}: a key does not belong into this file: {where}", Code.USAGE)
+        refuse(f"{path}: a key does not belong in this file: {where}", Code.USAGE)
     if "encryption_keys_file" in values:
         values["encryption_keys_file"] = str(path.parent / values["encryption_keys_file"])
     if "url" in values:

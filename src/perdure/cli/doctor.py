@@ -308,7 +308,7 @@ def file_found(path: Path, user: int) -> Iterator[Finding]:
             check="file_owner",
             rule="Workers and commands run as the owner of the store.",
             what=f"{path} belongs to user {owner}, and this command runs as user {user}",
-            advice="run it as the owner: files that SQLite makes beside it belong to whoever runs",
+            advice="run it as the owner: otherwise new files of SQLite belong to another user",
         )
     for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
         if each.exists() and (mode := stat.S_IMODE(each.stat().st_mode)) & 0o077:
@@ -335,7 +335,7 @@ def file_found(path: Path, user: int) -> Iterator[Finding]:
 
 
 def transport_found(url: str, default: str) -> Iterator[Finding]:
-    """Yield a finding if a connection to another machine may be without encryption.
+    """Yield a finding if a connection to another machine may be unencrypted.
 
     Args:
         url: Of the store.
@@ -351,7 +351,7 @@ def transport_found(url: str, default: str) -> Iterator[Finding]:
         yield Finding(
             check="transport",
             rule="A connection to a database on another machine is encrypted.",
-            what=f"the connection to {distant[0]} may be without encryption",
+            what=f"the connection to {distant[0]} may be unencrypted",
             advice="add sslmode=verify-full to the URL, or sslmode=require at least",
         )
 
@@ -377,7 +377,7 @@ def settings_found(settings: Mapping[str, str]) -> Iterator[Finding]:
     if settings.get("is_superuser") == "on":
         yield Finding(
             check="permissions",
-            rule="Workers are no superusers of the database.",
+            rule="Workers are not superusers of the database.",
             what="the role in this URL is a superuser of PostgreSQL",
             advice="use a role that owns the schema of the jobs, and nothing else",
         )

@@ -124,7 +124,7 @@ def rotate(
     if not give_one(msgspec.to_builtins(report), output, "key"):
         say(f"{report.changed:,} rows were encrypted with the key {report.key}.")
         for key, number in report.left.items():
-            warn(f"{number:,} values are still {key}: others write them; rotate again")
+            warn(f"{number:,} values are still {key}: other programs write them; rotate again")
         for worker, key in report.others.items():
             warn(f"worker {worker} encrypts with {key}: restart it with the new keys, rotate again")
         if not (report.left or report.others):

@@ -58,7 +58,9 @@ def create(  # noqa: PLR0913  an option is a parameter
     ] = None,
     person: Annotated[
         str,
-        typer.Option(help="The person who signs in and decides with it; by default a program's."),
+        typer.Option(
+            help="The person who signs in and decides with it; without one, it is for a program."
+        ),
     ] = "",
     scope: Annotated[
         list[Permission] | None, typer.Option(help="Allow only this; repeatable.")

@@ -1,9 +1,9 @@
 """What the adapters of all agent frameworks share: model calls and tool calls as durable steps.
 
-An adapter hands over each call of its framework. Its result is stored, so that a replay of the
-framework's own loop finds it instead of making the call again.
+An adapter passes each call of its framework to these functions. The result is stored, so that a
+replay of the framework's own loop finds it instead of making the call again.
 
-    ctx = job("pydantic-ai")                     # None: no job runs here, and the log says so, once
+    ctx = job("pydantic-ai")                     # None outside a job; the log says so once
     await model_call(ctx, ModelCall(…), body)    # a budget, retries after outages, telemetry
     await tool_call(ctx, "mail", body, key=…, arguments=…, options=ToolOptions.of(metadata))
     await ask(ctx, "mail", arguments, key=…)     # a person: yes, edited arguments, or no
@@ -33,10 +33,10 @@ So the transcript of an agent is the inputs and outputs of its model steps, in t
 input of a tool's step is the arguments of the call, so gates and approvals see them.
 
 **Errors.** Only outages of models, and of effects whose receiver recognises a repeated call, are
-retried, and only here: clients and frameworks are told not to. An outage that lasts parks the job.
-The exceptions in `raises` come back as their own type, at every replay; any other is a
-`StepFailed`. But no code ever gets an error of an effect that may have happened, as the model could
-answer it with another call: the job waits for a person.
+retried, and only here: clients and frameworks must not retry. A long outage parks the job.
+The exceptions in `raises` come back as their own type at every replay; any other is a `StepFailed`.
+No code ever gets the error of an effect that may have happened, since the model could respond with
+another call: the job waits for a person.
 """
 
 import logging
@@ -103,7 +103,7 @@ _told: set[str] = set()
 
 
 def job(adapter: str) -> JobContext | None:
-    """Return the job whose code is running; None outside of one, which the log says once.
+    """Return the job whose code is running; None outside a job, which is logged once.
 
     Args:
         adapter: The adapter that asks, for the log.
@@ -114,8 +114,8 @@ def job(adapter: str) -> JobContext | None:
         if adapter not in _told:
             _told.add(adapter)
             _log.warning(
-                "%s is not durable here, and records nothing: it works in the code of a job, not "
-                "outside of one nor inside a step",
+                "%s is not durable here, and nothing is recorded: it works in the code of a job, "
+                "not outside of one nor inside a step",
                 adapter,
             )
         return None
@@ -132,8 +132,8 @@ _keys: WeakKeyDictionary[JobContext, Counter[str]] = WeakKeyDictionary()
 def key_of(ctx: JobContext, *parts: object) -> str:
     """Return a key for a step from what identifies a call, the same in every replay.
 
-    Some models give each call of a turn the same id as in the turn before: repetitions are counted,
-    in each branch of the code by themselves.
+    Some models reuse the ids of the turn before, so repeated ids are numbered, separately in each
+    branch of the code.
     """
     text = ".".join(str(part) for part in parts if part not in (None, ""))
     if not text.isprintable() or set(text) & set("/#") or not 0 < len(text) <= LONGEST_NAME // 2:
@@ -181,7 +181,7 @@ def _cut(value: Any) -> Any:
 
 
 def letters(messages: Iterable[Message]) -> int:
-    """Return how long messages are, as far as they are known here."""
+    """Return the length of messages in characters."""
     return sum(len(str(part)) for each in messages for part in each["parts"])
 
 
@@ -189,18 +189,18 @@ def letters(messages: Iterable[Message]) -> int:
 
 
 class ModelCall(Struct, frozen=True, kw_only=True):
-    """A model call, but for the function that makes it.
+    """Everything about a model call except the function that makes it.
 
     Attributes:
         model: The name of the model, as its provider spells it.
-        provider: Whose model it is.
+        provider: The provider of the model.
         agent: The agent that calls it.
         key: Identifies the call in its job: see `key_of`.
         messages: What the call adds to the history, for the transcript.
         estimate: What it may use, set aside before the call; see `estimated`.
         price: Returns the USD of a usage, None if unknown; by default by genai-prices.
         timeout: How long one attempt may take.
-        retry: When it is made again; only outages are by default.
+        retry: When the call is repeated; by default only after outages.
         raises: Exceptions of the framework that come back as their own type.
     """
 
@@ -231,7 +231,7 @@ class ModelAnswer(Struct, frozen=True, kw_only=True):
 
 
 class GenAI(Struct, frozen=True, kw_only=True):
-    """What is stored of a model call for people, whatever the framework: see the module."""
+    """What people read of a stored model call, the same for all frameworks; see the module."""
 
     provider: str
     model: str
@@ -262,8 +262,8 @@ def estimated(
     Args:
         model: The model.
         length: The characters of its whole input.
-        most_output: The limit of tokens that the call itself has, if it has one: then a budget is
-            never exceeded. Otherwise an answer may be longer than what was set aside for it.
+        most_output: The call's own limit on output tokens, if it has one; then it never exceeds the
+            budget. Otherwise an answer may cost more than was set aside for it.
         provider: The provider.
     """
     return ModelUsage(
@@ -362,10 +362,10 @@ def as_outage(error: Exception) -> Exception:
 
 
 def emit(step: StepContext | JobContext | None, event: Any, *, topic: str = DEFAULT_TOPIC) -> None:
-    """Emit an event of a stream, as plain JSON values, for those who follow the job now.
+    """Emit an event of a stream, as plain JSON values, to those who follow the job live.
 
     It counts as a sign of life. The answer as a whole is the result of the step, so a replay emits
-    nothing; another attempt takes back what this one has emitted, and has another number.
+    nothing; another attempt discards what this one has emitted, and has another number.
     """
     if step is None:
         return
@@ -391,14 +391,15 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     Attributes:
         inline: Not a step: the code of the tool is part of the job, and what it does (sub-agents,
             other steps) is durable by itself. Written as `{"perdure": False}`.
-        effect: It does something to the world: an effect, recorded before it is done.
+        effect: It changes something outside the job: the call is recorded before it is made.
         in_doubt: What follows a crash in the middle of the effect: "ask" a person, or "replay" if
             the receiver recognises a repeated call by `idempotency_key()`.
-        risk: The least risk; from "high" on, a person is asked.
+        risk: The lowest risk to assume; from "high" on, a person is asked.
         irreversible: What it does cannot be undone: a person is asked.
         timeout: How long one attempt may take.
-        retry: When it is called again, a policy or the number of attempts. By default never; but an
-            effect with `in_doubt="replay"` is, with the same key, after outages and timeouts.
+        retry: When it is called again: a policy, or a number of attempts. By default never, except
+            that an effect with `in_doubt="replay"` is repeated with the same key after outages and
+            timeouts.
         raises: Exceptions of the framework that come back as their own type.
     """
 
@@ -464,13 +465,13 @@ class ToolRun(Struct, frozen=True):
 
 ToolBody: TypeAlias = Callable[[ToolRun], Awaitable[Any]]
 
-MCP_KEY: Final = "perdure/idempotency-key"  # in `_meta` of a call of an MCP server
+MCP_KEY: Final = "perdure/idempotency-key"  # in `_meta` of a call to an MCP server
 
 _key: ContextVar[str] = ContextVar("perdure.tool_key", default="")
 
 
 def idempotency_key() -> str:
-    """Return the key of the tool call that is running, for the receiver of what it does.
+    """Return the idempotency key of the running tool call, to be passed to its receiver.
 
     It is the same at every attempt and after every crash. Outside of a job it is empty.
     """
@@ -542,7 +543,7 @@ class AskAnswer(Struct, frozen=True, kw_only=True):
 
     Attributes:
         approved: Whether the tool may be called.
-        arguments: With what; other than those asked about, if they were edited.
+        arguments: What to call it with; a person may have edited them.
         reason: Why not.
         person: Who said no.
     """
@@ -564,8 +565,8 @@ async def ask(
 ) -> AskAnswer:
     """Ask a person whether a tool may be called; the job waits without a worker.
 
-    The answer holds for exactly these arguments. A no is an answer, to be passed to the model.
-    Silence is none: it parks the job in the end.
+    The answer holds for exactly these arguments. A rejection is returned, to be passed to the
+    model. If nobody answers in time, the job is parked.
     """
     question = AskAbout(tool=tool, arguments=arguments, key=key, risk=risk, description=description)
     return (await ask_all(ctx, [question]))[0]

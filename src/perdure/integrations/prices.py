@@ -22,7 +22,7 @@ def price_of(
     """Return the price of a call in USD, for `ctx.spend`.
 
     Args:
-        model: The provider's name of the model; or all that a call has used, then nothing else.
+        model: The name of the model, as its provider spells it; or a usage, and nothing else.
         input_tokens: The number of input tokens, or an upper bound; those of the cache included.
         output_tokens: The number of output tokens, or an upper bound.
         cache_read_tokens: How many of the input tokens came from the provider's cache, which makes

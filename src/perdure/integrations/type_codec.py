@@ -3,8 +3,8 @@
     RESPONSE = TypeCodec(ModelResponse)
     RESPONSE.load(RESPONSE.dump(response)) == response
 
-The plain values may have NUL characters and lone surrogates, which the store keeps. Every agent
-framework that we adapt brings pydantic.
+The plain values may contain NUL characters and lone surrogates, which the store keeps. Every agent
+framework with an adapter depends on pydantic.
 """
 
 from functools import cached_property
@@ -30,5 +30,5 @@ class TypeCodec(Generic[T]):
         return self._adapter.dump_python(value, mode="json", warnings=False)
 
     def load(self, plain: Any) -> T:
-        """Return the value of plain JSON values."""
+        """Return a value from plain JSON values."""
         return self._adapter.validate_python(plain)

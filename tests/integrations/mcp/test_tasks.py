@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
@@ -71,8 +70,8 @@ class Tasks(ClientExtension):
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    with serving_jobs(f"sqlite:///{tmp_path_factory.mktemp('tasks') / 'jobs.db'}") as found:
+def address(module_url: str) -> Generator[str]:
+    with serving_jobs(module_url) as found:
         yield found
 
 
@@ -185,11 +184,10 @@ async def test_the_same_key_is_the_same_task_and_nobody_is_anybody(address: str)
 
 
 async def test_a_task_by_stdio_is_still_there_after_the_server_was_started_again(
-    tmp_path: Path,
+    url: str,
 ) -> None:
-    store = f"sqlite:///{tmp_path / 'jobs.db'}"
     arguments = ["-m", "tests.support.mcp_jobs"]
-    environment = {**os.environ, "WHO": "kim@acme", "PERDURE_URL": store}
+    environment = {**os.environ, "WHO": "kim@acme", "PERDURE_URL": url}
     server = StdioServerParameters(
         command=sys.executable, args=arguments, cwd=ROOT, env=environment
     )
