@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
+from perdure.jobs.model import JobQuery
 from perdure.jobs.state import JobState
+from tests.support import process_effects
 from tests.support.engine import durable, job_of, until
 
 ONCE = Retry(attempts=1)
@@ -275,3 +278,59 @@ async def test_two_steps_with_one_business_key_leave_one_doubt(app: App) -> None
         await handle.resolve(line.no, "happened", result="ref-1", by="kim")
         assert await handle.result("10s") == ["ref-1", "ref-1"]
     assert len(bank.calls) == 1
+
+
+# In other OS processes, closures and children
+
+
+@durable
+async def test_a_call_of_a_closure_in_a_child_waits_for_a_person(app: App) -> None:
+    bank = Bank()
+
+    @app.job
+    async def child(ctx: JobContext) -> str:
+        async def pay(step: StepContext) -> str:
+            async with bank.limit():
+                return str(await step.effect("payment", bank.charge, target="card"))
+
+        return await ctx.call("pay", pay, retry=ONCE)
+
+    @app.job
+    async def parent(ctx: JobContext) -> str:
+        try:
+            return await child()
+        except Exception:  # noqa: BLE001 - whatever it is
+            return "paid elsewhere"
+
+    handle = await app.submit(parent())
+    async with app.running():
+        while not (below := await app.find_jobs(JobQuery(parent=handle.id))):
+            await perdure.process.sleep("5ms")
+        inner = await app.handle(below[0].id)
+        assert await decided(app, inner, "ref-1") == "ref-1"
+        assert await handle.result("10s") == "ref-1"
+    assert len(bank.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "args", "paid"),
+    [("pay", ("after the call", "ask"), "ref-1"), ("pays_many", (), ["ref-1", "paid 2"])],
+)
+def test_an_os_process_whose_last_attempt_ends_in_a_call_waits_for_a_person(
+    url: str, tmp_path: Path, step: str, args: tuple[str, ...], paid: Any
+) -> None:
+    @durable
+    async def test(app: App) -> None:
+        app.include(process_effects.steps)
+        found = app.find_step(step)
+
+        @app.job
+        async def job(ctx: JobContext) -> Any:
+            return await found(str(tmp_path), *args).options(retry=ONCE)
+
+        handle = await app.submit(job())
+        async with app.running():
+            assert await decided(app, handle, "ref-1") == paid
+        assert len(process_effects.calls(tmp_path)) == (1 if step == "pay" else 2)
+
+    test(url)

@@ -72,6 +72,25 @@ def pays_plainly(ctx: Any, folder: str, dies_at: str, policy: str) -> str:
     return got
 
 
+async def stall_once(folder: str, limit: asyncio.Timeout, key: str) -> str:
+    """Be a receiver whose first caller loses its patience."""
+    got = receive(folder, "", key)
+    if got == "paid 1":
+        limit.reschedule(0)
+        await asyncio.Event().wait()
+    return got
+
+
+@steps.step(isolation="process", retry=Retry(attempts=1))
+async def pays_many(ctx: StepContext, folder: str) -> list[str]:
+    paid: list[str] = []
+    async for person in ctx.items(["ann", "kim"], on_error="skip"):
+        async with asyncio.timeout(None) as limit:
+            call = partial(stall_once, folder, limit)
+            paid.append(await ctx.effect("payment", call, target=person))
+    return paid
+
+
 @steps.step(isolation="process", retry=AGAIN)
 async def looks_first(ctx: StepContext, url: str) -> list[str]:
     seen: list[str] = []
