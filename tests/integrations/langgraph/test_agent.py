@@ -23,7 +23,7 @@ from langchain_core.tools import tool
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph, add_messages
 from langgraph.prebuilt import ToolNode
-from langgraph.types import Command, Send, interrupt
+from langgraph.types import Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
 
 from perdure import JobContext
@@ -529,6 +529,71 @@ async def test_a_node_is_tried_as_often_as_its_metadata_says(app: App) -> None:
 
     async with app.running():
         assert await (await app.submit(job())).result("20s") == ["now"]
+
+
+class NotYet(Exception):
+    """Says when to come again."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__(f"come again after {after}")
+        self.after = after
+
+
+class NoWonder(ConnectionError):
+    """An outage that LangGraph retries."""
+
+
+def failing_graph(named: Any, error: Exception, tries: list[Exception], times: int) -> Any:
+    """Return a graph whose node raises some times, with a policy of LangGraph."""
+
+    async def node(state: Said) -> Any:
+        if len(tries) < times:
+            tries.append(error)
+            raise error
+        return {"said": ["now"]}
+
+    policy = RetryPolicy(retry_on=named, initial_interval=0, jitter=False)
+    builder = StateGraph(Said).add_node("node", node, retry_policy=policy)
+    return builder.add_edge(START, "node").compile()
+
+
+@durable
+async def test_a_policy_of_langgraph_gets_the_exceptions_that_it_names(app: App) -> None:
+    cases: list[tuple[Any, Exception]] = [
+        (NotYet, NotYet(7)),
+        ([KeyError, NotYet], NotYet(8)),
+        (NoWonder, NoWonder("out")),
+        ([NotYet, NotYet], NotYet(9)),
+    ]
+    tries: list[list[Exception]] = [[] for _ in cases * 2]
+    twice = [failing_graph(*case, tried, 2) for case, tried in zip(cases, tries, strict=False)]
+    always = [failing_graph(*case, tried, 9) for case, tried in zip(cases, tries[4:], strict=True)]
+    by_any = failing_graph(Exception, ValueError("any"), [], 2)
+    seen: list[Exception] = []
+
+    @app.job
+    async def job(ctx: JobContext) -> list[list[str]]:
+        found = [(await run_graph(ctx, graph, {"said": []}))["said"] for graph in twice]
+        for graph in always:
+            try:
+                await run_graph(ctx, graph, {"said": []})
+            except (NotYet, NoWonder) as error:
+                seen.append(error)
+        await ctx.receive("go")
+        return [*found, (await run_graph(ctx, by_any, {"said": []}))["said"]]
+
+    async with app.running():
+        handle = await app.submit(job())
+        await until(app, handle.id, JobState.WAITING)
+    await handle.send("go")
+    async with app.running():  # it is replayed
+        assert await handle.result("20s") == [["now"]] * 5
+    assert [len(each) for each in tries] == [2] * 4 + [3] * 4
+    told = [(type(each), str(each), getattr(each, "after", None)) for each in seen]
+    wanted = [(type(each), str(each), getattr(each, "after", None)) for _, each in cases]
+    times = len(seen) // len(cases)
+    assert times > 1
+    assert told == wanted * times  # at every replay
 
 
 @durable

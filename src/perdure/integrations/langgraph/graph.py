@@ -15,6 +15,7 @@ tool call is one; in a `ToolNode`, each tool call; in a subgraph, each of its no
 
 import asyncio
 import copy
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypedDict, Unpack, cast
 from weakref import WeakKeyDictionary
 
@@ -192,15 +193,15 @@ def _durable(graph: Any) -> Any:
     if compiled not in _made:
         is_agent = MARK in compiled.channels
         nodes = {
-            name: node.copy({"bound": _bound(name, node, is_agent=is_agent)})
+            name: node.copy({"bound": _bound(name, node, compiled, is_agent=is_agent)})
             for name, node in compiled.nodes.items()
         }
         _made[compiled] = compiled.copy({"nodes": nodes})
     return _made[compiled]
 
 
-def _bound(name: str, node: Any, *, is_agent: bool) -> Any:
-    """Return what runs for a node."""
+def _bound(name: str, node: Any, graph: Any, *, is_agent: bool) -> Any:
+    """Return what runs for a node of a graph."""
     bound, options = node.bound, ToolOptions.of(node.metadata)
     if name == START or (is_agent and name in _OF_AGENTS):
         return bound
@@ -212,7 +213,20 @@ def _bound(name: str, node: Any, *, is_agent: bool) -> Any:
         return _with_durable_tools(bound)
     if options != ToolOptions(timeout=options.timeout, retry=options.retry):
         raise DefinitionError(f"the node {name!r} may have `timeout` and `retry`; tools have more")
-    return _NodeStep(name, bound, options).runnable()
+    retried = _retried(node.retry_policy or graph.retry_policy)
+    return _NodeStep(name, bound, options, retried).runnable()
+
+
+def _retried(policies: Iterable[Any]) -> tuple[type[Exception], ...]:
+    """Return the exceptions that LangGraph's policies name, which it retries by itself.
+
+    `Exception` is not among them, as any step may end with `StepFailed`, which is one.
+    """
+    named: list[Any] = []
+    for each in policies:
+        named += each.retry_on if isinstance(each.retry_on, Sequence) else [each.retry_on]
+    kinds = [kind for kind in named if isinstance(kind, type) and issubclass(kind, Exception)]
+    return tuple({kind.__name__: kind for kind in kinds if kind is not Exception}.values())
 
 
 class _Scoped:
@@ -233,12 +247,19 @@ class _Scoped:
 
 
 class _NodeStep:
-    """A node that is a step."""
+    """A node that is a step; exceptions that LangGraph retries come back as their own type."""
 
-    def __init__(self, name: str, bound: Runnable[Any, Any], options: ToolOptions) -> None:
+    def __init__(
+        self,
+        name: str,
+        bound: Runnable[Any, Any],
+        options: ToolOptions,
+        retried: tuple[type[Exception], ...],
+    ) -> None:
         self._name = name
         self._bound = bound
         self._options = options
+        self._retried = retried
 
     async def run(self, input: Any, config: RunnableConfig) -> Any:
         ctx = job("langgraph")
@@ -252,11 +273,15 @@ class _NodeStep:
                 var_child_runnable_config.set(own)  # what `interrupt` looks at
                 try:
                     return await outcome_of(self._bound.ainvoke(input, own))
+                except self._retried:
+                    raise
                 except Exception as error:
                     raise as_outage(error) from error
 
             name = "".join(each if each not in "# /" else "_" for each in f"node:{self._name}")
-            return await ctx.call(name, body, key=key, timeout=how.timeout, retry=how.retry)
+            return await ctx.call(
+                name, body, key=key, timeout=how.timeout, retry=how.retry, raises=self._retried
+            )
 
         return await answered(ctx, place_of(config), run, work)
 
