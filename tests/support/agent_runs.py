@@ -63,7 +63,7 @@ class HangingModel:
             self._ended.set()
 
     async def ends_with_its_job(self, app: App, call: Any) -> None:
-        """Cancel a job in the middle of its call of the model, and check that both end."""
+        """Cancel a job in the middle of its model call, and check that both end."""
         self._begun.clear()
         self._ended.clear()
         async with app.running():

@@ -64,7 +64,7 @@ def tracing(
     Args:
         provider: Makes the spans; by default the global one, which `opentelemetry-instrument` or
             your program has set.
-        contents: Whether the spans of calls of models have their messages, which may hold anything
+        contents: Whether the spans of model calls have their messages, which may hold anything
             that people and tools have said.
     """
     tracer = trace.get_tracer("perdure", tracer_provider=provider)
@@ -258,7 +258,7 @@ def _model_call(used: ModelUsage) -> dict[str, Any]:
 
 
 class _Said(Struct):
-    """The messages of a call of a model, as adapters store them."""
+    """The messages of a model call, as adapters store them."""
 
     input: list[dict[str, Any]]
     output: list[dict[str, Any]]
