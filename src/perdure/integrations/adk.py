@@ -16,8 +16,8 @@ Callbacks and instructions that are functions run again at every replay, and mus
 """
 
 import base64
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import aclosing, contextmanager
 from enum import Enum
 from functools import partial
 from typing import Any, Final, cast
@@ -25,10 +25,11 @@ from typing import Any, Final, cast
 from pydantic_core import to_jsonable_python
 
 from perdure.base.codec import digest
-from perdure.base.errors import ApprovalRejected, DefinitionError
+from perdure.base.errors import ApprovalRejected, DefinitionError, Refused
 from perdure.base.extra import extra
 from perdure.engine.steps.step_context import StepContext
 from perdure.integrations.durable_calls import (
+    MCP_REFUSALS,
     Message,
     ModelAnswer,
     ModelCall,
@@ -43,6 +44,7 @@ from perdure.integrations.durable_calls import (
     key_of,
     message,
     model_call,
+    options_by_hints,
     provider_in,
     text_part,
     tool_call,
@@ -64,6 +66,7 @@ with extra("adk", "a durable run of Google's Agent Development Kit"):
     from google.adk.sessions import BaseSessionService, InMemorySessionService, Session
     from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
     from google.adk.tools import AgentTool, BaseTool, ToolContext
+    from google.adk.tools.base_authenticated_tool import BaseAuthenticatedTool
     from google.adk.tools.tool_confirmation import ToolConfirmation
 
 ADAPTER: Final = "adk"
@@ -142,9 +145,15 @@ class PerdurePlugin(BasePlugin):
         if ctx is None:
             return await run(args=args)
         options = self._options_of(tool)
+        if options.effect and hasattr(tool, "raw_mcp_tool"):
+            # Its own method turns errors into answers; the ledger must know of them.
+            run = partial(
+                BaseAuthenticatedTool.run_async, cast("Any", tool), tool_context=tool_context
+            )
 
         async def body(call: ToolRun) -> Any:
-            found = await run(args=call.arguments)
+            with _refused_calls():
+                found = await run(args=call.arguments)
             if call.step is None:
                 return found
             changes = tool_context.actions.model_dump(exclude_defaults=True, exclude_none=True)
@@ -168,7 +177,20 @@ class PerdurePlugin(BasePlugin):
             return declared
         if isinstance(tool, AgentTool) or tool.name in _INLINE:
             return ToolOptions(inline=True)
-        return ToolOptions.of(tool.custom_metadata)
+        server = getattr(tool, "raw_mcp_tool", None)
+        hinted = None if server is None else options_by_hints(server.annotations)
+        return ToolOptions.of(tool.custom_metadata, hinted)
+
+
+@contextmanager
+def _refused_calls() -> Generator[None, None, None]:
+    """Say of a call that an MCP server has refused that nothing has happened."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "code", None) in MCP_REFUSALS:
+            raise Refused(str(error)) from error
+        raise
 
 
 def _refused(reason: str) -> dict[str, Any]:

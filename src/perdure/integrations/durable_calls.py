@@ -449,6 +449,18 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(base, **wanted)
 
 
+def options_by_hints(hints: Any) -> ToolOptions:
+    """Return the options of a tool of an MCP server by what it says of the tool, if anything.
+
+    Args:
+        hints: Its annotations, in the spelling of either generation of the SDK.
+    """
+    said: dict[str, Any] = {} if hints is None else hints.model_dump(by_alias=True)
+    if said.get("readOnlyHint"):
+        return ToolOptions()
+    return ToolOptions(effect=True, in_doubt="replay" if said.get("idempotentHint") else "ask")
+
+
 class ToolRun(Struct, frozen=True):
     """One tool call, as its function gets it.
 
@@ -465,6 +477,8 @@ class ToolRun(Struct, frozen=True):
 
 ToolBody: TypeAlias = Callable[[ToolRun], Awaitable[Any]]
 
+# Errors of JSON-RPC by which an MCP server says that it has not begun with a call.
+MCP_REFUSALS: Final = frozenset({-32700, -32600, -32601, -32602})
 MCP_KEY: Final = "perdure/idempotency-key"  # in `_meta` of a call to an MCP server
 
 _key: ContextVar[str] = ContextVar("perdure.tool_key", default="")

@@ -55,6 +55,7 @@ from perdure.integrations.durable_calls import (
     key_of,
     message,
     model_call,
+    options_by_hints,
     provider_in,
     text_part,
     tool_call,
@@ -406,10 +407,7 @@ def _options_by_hints(tool: FunctionTool) -> ToolOptions:
     hints = tool.mcp_annotations
     if hints is None and tool.__dict__.get("_mcp_tool_binding") is None:
         return ToolOptions()
-    said = {} if hints is None else hints.model_dump(by_alias=True)
-    if said.get("readOnlyHint"):
-        return ToolOptions()
-    return ToolOptions(effect=True, in_doubt="replay" if said.get("idempotentHint") else "ask")
+    return options_by_hints(hints)
 
 
 def _plain(tool: FunctionTool, value: Any) -> Any:

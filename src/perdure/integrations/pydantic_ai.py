@@ -31,6 +31,7 @@ from perdure.engine.run.context import JobContext, current_job
 from perdure.engine.steps.step_context import StepContext
 from perdure.integrations.durable_calls import (
     MCP_KEY,
+    MCP_REFUSALS,
     MODEL_TIMEOUT,
     AskAbout,
     Message,
@@ -506,11 +507,8 @@ def _leaves_doubt(cause: BaseException | None) -> bool:
     """Whether an error of the protocol, unlike one of the tool, says nothing about the call."""
     found = [] if cause is None else list(leaves(cause))
     codes = [getattr(each, "code", None) for each in found if hasattr(each, "code")]
-    return any(code not in _REFUSALS for code in codes)
+    return any(code not in MCP_REFUSALS for code in codes)
 
-
-# Of JSON-RPC: the server has not begun with the call.
-_REFUSALS: Final = frozenset({-32700, -32600, -32601, -32602})
 
 # How the steps of other operations are named.
 _OTHERS: Final = {

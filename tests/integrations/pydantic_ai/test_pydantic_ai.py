@@ -115,7 +115,7 @@ async def test_answers_of_three_megabytes_are_stored_and_their_live_view_is_cut(
     huge = "x" * 3_000_000
     model = Model(said(ToolCallPart("read", {}, tool_call_id="a")), huge)
     agent = agent_of(model, stream=True)
-    agent.tool_plain(lambda: huge, name="read")
+    agent.tool_plain(name="read")(lambda: huge)
 
     @app.job
     async def ask(ctx: JobContext) -> int:
