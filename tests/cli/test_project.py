@@ -99,6 +99,14 @@ def test_dev_starts_a_worker_that_was_killed_again(project: Path) -> None:
     assert program.returncode == 0
 
 
+def test_dev_says_in_a_sentence_that_a_store_cannot_be_used(project: Path) -> None:
+    (project / "jobs.db").write_bytes(b"no database" * 1000)
+    program = run(project, "perdure", "dev", "--port", "0")
+    assert program.returncode != 0
+    assert "jobs.db is damaged, or not a SQLite database" in program.stderr
+    assert "Traceback" not in program.stderr
+
+
 def first_result(browser: httpx.Client) -> int:
     """Submit a job over HTTP, wait for its end on the event stream of its list, give its result."""
     body = {"name": "monthly_billing", "arguments": {"month": "June"}}

@@ -16,9 +16,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from perdure.base.errors import JobError
 from perdure.base.retry import pause
 from perdure.cli.local_page import new_link, serve_locally
-from perdure.cli.output import Code, refuse, say
+from perdure.cli.output import Code, code_of, refuse, say
 from perdure.cli.target import ConfiguredApp, UrlOption, load_app, spelled, which_app
 from perdure.client import Client
 
@@ -61,6 +62,8 @@ def dev(
         asyncio.run(_developed(Client(store), worker, port, Path.cwd() if reload else None))
     except* KeyboardInterrupt:
         pass
+    except* JobError as errors:  # the store cannot be used
+        refuse(str(errors.exceptions[0]), code_of(errors.exceptions[0]))
     except* OSError as errors:
         why = f"{errors.exceptions[0]}; pass another --port, or 0 for any that is free"
         refuse(f"the dashboard cannot be served on port {port}: {why}", Code.FAILED)
