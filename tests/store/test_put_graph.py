@@ -46,14 +46,14 @@ async def stored(store: Store, id: str) -> LoadedValue:
     return found[1].values["x"]
 
 
-class Pruner:
-    """Another connection that deletes all pieces of the thread, and has its lock until then."""
+class Other:
+    """Another connection that has run some statements, and is in the way until it lets go."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *statements: bytes) -> None:
         self._base, _, schema = url.rpartition("&schema=")
         self._pg = psycopg.connect(self._base, options=f"-c search_path={schema}")
-        self._pg.execute(b"SELECT pg_advisory_xact_lock(hashtextextended('langgraph acme t', 0))")
-        self._pg.execute(b"DELETE FROM langgraph_piece")
+        for each in statements:
+            self._pg.execute(each)
 
     def is_met(self) -> bool:
         """Whether somebody waits for it."""
@@ -69,9 +69,18 @@ class Pruner:
                 assert not putting.done()
                 await asyncio.sleep(0)
 
-    def let_go(self) -> None:
-        self._pg.commit()
+    def let_go(self, *, undo: bool = False) -> None:
+        if undo:
+            self._pg.rollback()
+        else:
+            self._pg.commit()
         self._pg.close()
+
+
+def pruner(url: str) -> Other:
+    """Return a connection that has deleted all pieces of the thread, and has its lock."""
+    lock = b"SELECT pg_advisory_xact_lock(hashtextextended('langgraph acme t', 0))"
+    return Other(url, lock, b"DELETE FROM langgraph_piece")
 
 
 @pytest.fixture
@@ -106,11 +115,11 @@ async def test_pieces_that_are_deleted_while_a_put_waits_are_gone(
     postgres_url: str, store: Store
 ) -> None:
     assert await store.put_graph("acme", "t", (), put("1", sends=True))
-    pruner = Pruner(postgres_url)
+    other = pruner(postgres_url)
     wrote_some = [wrote("1", (0, b"w"))]
     putting = asyncio.ensure_future(store.put_graph("acme", "t", wrote_some, put("2", relies=True)))
-    await pruner.met(putting)
-    pruner.let_go()
+    await other.met(putting)
+    other.let_go()
     async with asyncio.timeout(WITHIN):
         assert not await putting
     assert await store.graph_checkpoint("acme", "t", "", "2") is None
@@ -119,14 +128,34 @@ async def test_pieces_that_are_deleted_while_a_put_waits_are_gone(
     assert (await stored(store, "2")).items == tuple(ITEMS)
 
 
+async def test_a_thread_that_is_deleted_after_a_put_that_was_cancelled_is_gone(
+    postgres_url: str, store: Store
+) -> None:
+    assert await store.put_graph("acme", "t", (), put("1"))
+    row = b"INSERT INTO langgraph_checkpoint VALUES ('acme', 't', '', '2', %s '{}', '[]', '', '')"
+    other = Other(postgres_url, row % b"NULL, NULL, NULL,")
+    putting = asyncio.ensure_future(store.put_graph("acme", "t", (), put("2")))
+    await other.met(putting)
+    putting.cancel()
+    deleting = asyncio.ensure_future(store.delete_graph_thread("acme", "t"))
+    for _ in range(20):  # time for it to be done, if it did not wait
+        assert other.is_met()
+        await asyncio.sleep(0)
+    other.let_go(undo=True)
+    async with asyncio.timeout(WITHIN):
+        await deleting
+        await store.put_graph("acme", "u", (), put("1"))  # behind the one that was cancelled
+    assert await store.graph_checkpoint("acme", "t", "", None) is None
+
+
 async def test_leases_are_renewed_while_the_loop_does_not_read_the_answer_to_a_put(
     postgres_url: str, store: Store
 ) -> None:
     claim = await started(store)
     assert await store.put_graph("acme", "t", (), put("1", sends=True))
-    pruner, renewed = Pruner(postgres_url), set[str]()
+    other, renewed = pruner(postgres_url), set[str]()
     putting = asyncio.ensure_future(store.put_graph("acme", "t", (), put("2", relies=True)))
-    await pruner.met(putting)
+    await other.met(putting)
 
     def renew() -> None:
         renewed.update(store.renew_blocking("w1", [("a", claim.epoch)], 30.0))
@@ -135,7 +164,7 @@ async def test_leases_are_renewed_while_the_loop_does_not_read_the_answer_to_a_p
     thread.start()
     thread.join(WITHIN)  # the loop is blocked meanwhile
     assert renewed == {"a"}
-    pruner.let_go()
+    other.let_go()
     await putting
 
 
@@ -167,15 +196,15 @@ def test_a_store_is_closed_although_a_loop_ended_with_a_put_under_way(
 ) -> None:
     store = open_store(postgres_url)
 
-    async def first() -> Pruner:
+    async def first() -> Other:
         await store.open()
         assert await store.put_graph("acme", "t", (), put("1", sends=True))
-        pruner = Pruner(postgres_url)
+        other = pruner(postgres_url)
         putting = asyncio.ensure_future(store.put_graph("acme", "t", (), put("2", relies=True)))
-        await pruner.met(putting)
-        return pruner
+        await other.met(putting)
+        return other
 
-    pruner = asyncio.run(first())
+    other = asyncio.run(first())
     asyncio.run(store.close())
     assert caplog.messages == []
-    pruner.let_go()
+    other.let_go()

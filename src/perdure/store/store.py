@@ -103,9 +103,11 @@ def changes(
     return Verb(function, "control", announces=announces, apart=apart)
 
 
-def follows_writes(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
+def follows_writes(
+    function: Callable[Concatenate[Session, P], R], *, apart: bool = False
+) -> Verb[P, R]:
     """Declare a verb that writes, after every write that was requested before it."""
-    return Verb(function, "writer")
+    return Verb(function, "writer", apart=apart)
 
 
 def changes_inline(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
@@ -394,7 +396,8 @@ class Store:
     graph_content = reads(verbs.langgraph.graph_content)
     graph_history = reads(verbs.langgraph.graph_history)
     threads_of_runs = reads(verbs.langgraph.threads_of_runs)
-    delete_graph_thread = changes(verbs.langgraph.delete_graph_thread, apart=True)
+    # After the last put, also if nobody waits for that any more.
+    delete_graph_thread = follows_writes(verbs.langgraph.delete_graph_thread, apart=True)
     delete_graph_runs = changes(verbs.langgraph.delete_graph_runs, apart=True)
     prune_graph_thread = changes(verbs.langgraph.prune_graph_thread, apart=True)
     copy_graph_thread = changes(verbs.langgraph.copy_graph_thread, apart=True)
