@@ -153,7 +153,7 @@ def read_bundle(data: bytes) -> Bundle:
     try:
         found = msgspec.json.decode(data, type=Bundle)
     except msgspec.MsgspecError as error:
-        raise ArgumentError("this file", [f"it is no bundle of a job: {error}"]) from None
+        raise ArgumentError("this file", [f"it is not a bundle of a job: {error}"]) from None
     if found.version > VERSION:
         text = f"its version is {found.version}, and this is Perdure for version {VERSION}"
         raise ArgumentError("this file", [text])

@@ -168,7 +168,7 @@ def _decoded(request: Request, body: bytes, kind: Any) -> Any:
     except msgspec.ValidationError as error:
         raise RequestRefused(422, "invalid_body", f"the body does not fit: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(400, "malformed_json", f"the body is no JSON: {error}") from None
+        raise RequestRefused(400, "malformed_json", f"the body is not JSON: {error}") from None
 
 
 def _response(request: Request, route: Route, answer: Answer) -> Response:

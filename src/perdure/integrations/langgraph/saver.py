@@ -428,7 +428,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
             ValueError: There is no such strategy.
         """
         if strategy not in ("keep_latest", "delete"):
-            raise ValueError(f"{strategy!r} is no strategy: 'keep_latest' or 'delete'")
+            raise ValueError(f"{strategy!r} is not a strategy: use 'keep_latest' or 'delete'")
         for thread in map(str, thread_ids):
             if strategy == "delete":
                 await self.adelete_thread(thread)

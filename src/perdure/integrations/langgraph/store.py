@@ -95,7 +95,7 @@ class PerdureStore(BaseStore):
             elif isinstance(op, ListNamespacesOp):
                 results[place] = await self._namespaces(op)
             elif not isinstance(op, GetOp | PutOp):  # pyright: ignore[reportUnnecessaryIsInstance]  of a newer LangGraph
-                raise TypeError(f"PerdureStore knows no operation {type(op).__name__}")
+                raise TypeError(f"PerdureStore does not support the operation {type(op).__name__}")
         puts = {(op.namespace, op.key): op for op in asked if isinstance(op, PutOp)}
         if puts:
             await self._put(list(puts.values()))
