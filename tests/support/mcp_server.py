@@ -4,6 +4,7 @@
 the file `kill` there is "send 4711", the next call of `send` kills that process before it answers.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -52,6 +53,8 @@ async def label(name: str, ctx: Context[Any, Any]) -> str:
     log(ctx, "label", name)
     if name == "dies" and len(calls(FOLDER)) == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    if name == "hangs" and len(calls(FOLDER)) == 1:
+        await asyncio.Event().wait()
     return f"labelled {name}"
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from perdure.base.codec import digest
 from perdure.base.errors import ApprovalRejected, DefinitionError
@@ -151,6 +151,14 @@ async def _awaited(value: Any) -> Any:
     return await value if isawaitable(value) else value
 
 
+def _read(kind: TypeAdapter[Any], found: Any) -> Any:
+    """Return a recorded result as the SDK's own type; as text, if a person said what it was."""
+    try:
+        return kind.validate_python(found)
+    except ValidationError:
+        return "" if found is None else str(found)
+
+
 def refused(reason: str) -> str:
     """Return a no of a person, for the model."""
     return f"Tool execution was not approved. {reason}".rstrip()
@@ -170,7 +178,7 @@ async def _run_shell(tool: ShellTool, options: ToolOptions, request: ShellComman
 
     given = {"commands": list(action.commands)}
     call = _LocalCall(tool, options, data.call_id, given, request.ctx_wrapper, action, run)
-    return _SHELL_RESULT.validate_python(await call.made(refused))
+    return _read(_SHELL_RESULT, await call.made(refused))
 
 
 async def _run_local_shell(
@@ -225,7 +233,7 @@ class _DurableEditor:
         id = digest(operation.type, *(str(each) for each in given.values()))[:32]
         context = operation.ctx_wrapper
         call = _LocalCall(self._tool, self._options, id, given, context, operation, run)
-        return _PATCH_RESULT.validate_python(await call.made(_failed_patch))
+        return _read(_PATCH_RESULT, await call.made(_failed_patch))
 
 
 def _failed_patch(reason: str) -> Any:

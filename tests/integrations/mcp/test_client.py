@@ -179,6 +179,24 @@ def test_a_server_that_dies_is_connected_again_and_what_may_have_happened_is_ask
     run(url, test)
 
 
+def test_a_call_that_takes_too_long_is_repeated_with_its_key_if_it_may_be(
+    url: str, address: str, folder: Path
+) -> None:
+    tools = DurableMCP(Client(address), name="mail", tools={"label": {"timeout": "1s"}})
+
+    async def test(app: App) -> None:
+        @app.job
+        async def work() -> str:
+            return text_of(await tools.call_tool("label", {"name": "hangs"}))
+
+        assert await (await app.submit(work())).result("40s") == "labelled hangs"
+
+    run(url, test)
+    keys = [key for _, _, key in calls(folder)]
+    assert len(keys) > 1
+    assert len(set(keys)) == 1
+
+
 def test_options_of_ours_count_more_than_the_hints_of_a_server(
     address: str, tmp_path: Path
 ) -> None:

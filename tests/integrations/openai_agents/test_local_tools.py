@@ -34,7 +34,7 @@ from openai.types.responses.response_output_item import LocalShellCall, LocalShe
 from perdure import JobContext
 from perdure.app import App
 from perdure.base.codec import decode
-from perdure.base.errors import JobFailed, JobParked
+from perdure.base.errors import JobFailed
 from perdure.integrations.openai_agents import durable, install
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import ANN, asked
@@ -148,20 +148,28 @@ async def test_each_call_is_a_step_and_not_made_again(app: App) -> None:
 
 
 @engine.durable
-async def test_an_error_of_a_shell_is_left_to_a_person(app: App) -> None:
+async def test_an_error_of_a_shell_is_left_to_a_person_who_says_what_it_printed(app: App) -> None:
     def run(request: Any) -> str:
-        raise OSError(f"lost the machine at {request.data.action.command}")
+        raise OSError("lost the machine")
 
-    script: Any = {0: [local_shell("s1", "rm", "-r", "tmp")], 1: [says("ok")]}
-    model = ScriptedModel("ann", script)
-    ann = Agent(name="ann", model=model, tools=[LocalShellTool(executor=run)])
+    script: Any = {
+        0: [local_shell("s1", "rm", "-r", "tmp")],
+        1: [shell("s2", "make")],
+        2: [says("ok")],
+    }
+    both: list[Any] = [LocalShellTool(executor=run), ShellTool(executor=run)]
+    ann = Agent(name="ann", model=ScriptedModel("ann", script), tools=both)
 
     @app.job
     async def work() -> list[str]:
         return outputs(await Runner.run(ann, "begin"))
 
-    with pytest.raises(JobParked, match="lost the machine"):
-        await app.run(work())
+    async with app.running():
+        handle = await app.submit(work())
+        for number, printed in enumerate(("gone", {"files": 2}), 1):
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
+            await handle.resolve(number, "happened", result=printed, by="ann")
+        assert await handle.result("30s") == ["gone", "{'files': 2}"]
 
 
 @engine.durable
