@@ -116,7 +116,7 @@ def test_a_bundle_goes_from_one_database_to_another(url: str, tmp_path: Path) ->
 @durable
 async def test_what_is_no_bundle_is_refused(app: App) -> None:
     for data in (b"", b"{}", b"[1]", b'{"format": "perdure.job"}'):
-        with pytest.raises(ArgumentError, match="no bundle"):
+        with pytest.raises(ArgumentError, match="not a bundle"):
             await app.import_job(data)
 
 

@@ -231,7 +231,7 @@ async def test_a_pruned_thread_has_no_pieces_that_nothing_names(client: Client, 
     await saver.aprune(["a"], strategy="delete")
     for table in ("checkpoint", "value", "piece", "write"):
         assert sql(url, f"SELECT count(*) FROM langgraph_{table}") == [(0,)], table
-    with pytest.raises(ValueError, match="no strategy"):
+    with pytest.raises(ValueError, match="not a strategy"):
         await saver.aprune(["a"], strategy="most")
 
 
