@@ -2,7 +2,7 @@
 
 Whatever LangGraph runs for a node, its *task*, has a place in the graph that is the same in every
 replay: the number of the superstep, the node, and the number of the `Send` that started it. Its
-id, and the ids of checkpoints and interrupts, are other ones each time.
+id, and the ids of checkpoints and interrupts, differ from run to run.
 
 A step cannot wait for a person in its middle, as `interrupt` does. So a step that interrupts ends
 with what it asks for; then people are asked, and another step does the work with their answers.
@@ -66,7 +66,7 @@ def running(run: GraphRun) -> Generator[None]:
 
 
 def current_run(default: GraphRun | None = None) -> GraphRun:
-    """Return how the graph runs to which this code belongs."""
+    """Return how the current graph runs."""
     return _run.get() or default or GraphRun()
 
 
@@ -126,7 +126,7 @@ def is_outcome(found: Any) -> bool:
 
 
 async def answer_to(ctx: JobContext, run: GraphRun, value: Any, key: str) -> Any:
-    """Return what a graph resumes with that has interrupted itself with a value."""
+    """Return what a graph resumes with after it has interrupted itself with a value."""
     if run.on_interrupt is None:
         return await answer_of_people(ctx, value, key)
     with ctx.scope(f"interrupt {key}"):
@@ -134,11 +134,11 @@ async def answer_to(ctx: JobContext, run: GraphRun, value: Any, key: str) -> Any
 
 
 async def answer_of_people(ctx: JobContext, value: Any, key: str) -> Any:
-    """Ask people about what a graph interrupts itself with; return what it resumes with.
+    """Ask people about the value of an interrupt; return what the graph resumes with.
 
-    Requests of LangChain's `HumanInTheLoopMiddleware` are answered with its decisions. Of anything
-    else, people see the value as `question`; the graph resumes with `answer`, which is true if they
-    approve it as it is, what they have set it to if they edit it, and false if they reject.
+    Requests of LangChain's `HumanInTheLoopMiddleware` are answered with its decisions. Any other
+    value is shown to people as `question`. The graph resumes with `answer`: true if they approve
+    it as it is, what they have set it to if they edit it, and false if they reject.
     """
     given = cast("Mapping[str, Any]", value if isinstance(value, Mapping) else {})
     if given.get("type") == "tool_approval":

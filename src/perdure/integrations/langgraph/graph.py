@@ -148,7 +148,7 @@ async def _save_thread(
 async def _rounds(
     ctx: JobContext, memory: Any, input: Any, given: RunnableConfig, context: Any
 ) -> Any:
-    """Run a graph until it neither interrupts itself nor stops at a breakpoint."""
+    """Run a graph to its end, past its interrupts and breakpoints."""
     while True:
         result = await memory.ainvoke(input, given, context=context, durability="exit")
         state = await memory.aget_state(given)
@@ -158,7 +158,7 @@ async def _rounds(
 
 
 async def _continued(ctx: JobContext, state: Any) -> Any:
-    """Return what a graph goes on with that has stopped: answers by interrupt, or nothing.
+    """Return what a stopped graph continues with: an answer for each interrupt, or nothing.
 
     Interrupts come in the order of their tasks, which is the same in every replay.
     """

@@ -2,9 +2,9 @@
 
     graph = builder.compile(checkpointer=PerdureSaver(app))
 
-The store makes changes in the order in which they were asked for, so what nodes have written is
-durable before the checkpoint that follows from it, or together with it. Nothing is awaited before a
-checkpoint is handed over: values are serialized where `aput` is called.
+The store keeps the order of changes, so what nodes have written is durable before the checkpoint
+that follows from it, or together with it. `aput` serializes the values before it first awaits, so
+the graph may change them afterwards.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class _HeldWrites:
         self.durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def settle(self, *, is_durable: bool) -> None:
-        """Tell who waits whether they are stored; they may have been cancelled."""
+        """Tell the task whether its writes are stored; it may have been cancelled meanwhile."""
         if not self.durable.done():
             self.durable.set_result(is_durable)
 
@@ -168,7 +168,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[GraphPut, dict[str, bytes]]:
-        """Return what is to be stored, and all pieces that it is made of."""
+        """Return what is to be stored, and all of its pieces."""
         thread, ns, parent = _place(config)
         values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
         told = cast("dict[str, Any]", get_checkpoint_metadata(config, metadata))
@@ -333,7 +333,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return what ancestors have written to channels since they had a value, and that value."""
+        """Return the last stored value of each channel, and what was written to it since then."""
         thread, ns, id = _place(config)
         if id is None and (newest := await self.aget_tuple(config)) is not None:
             id = newest.checkpoint["id"]
@@ -345,7 +345,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return what ancestors have written to channels since they had a value, and that value."""
+        """Return the last stored value of each channel, and what was written to it since then."""
         read = self.aget_delta_channel_history
         return self._app.sync.wait_for(read, config=config, channels=channels)
 
@@ -398,7 +398,7 @@ class PerdureSaver(BaseCheckpointSaver[str]):
         self._app.sync.wait_for(self.adelete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of runs, without those that delta channels of others need."""
+        """Delete the checkpoints of runs, except those that delta channels of other runs need."""
         runs = [str(id) for id in run_ids]
         for thread in await self._app.verbs.threads_of_runs(self.tenant, runs) if runs else ():
             await self._app.verbs.delete_graph_runs(self.tenant, thread, runs)
