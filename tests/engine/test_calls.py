@@ -613,3 +613,19 @@ async def test_an_effect_returns_the_type_that_its_call_declares(app: App) -> No
     async with app.running():
         assert await app.run(job()) == [1, ["key"]]
     assert len(calls) == 1
+
+
+@durable
+async def test_a_call_in_another_thread_fails_instead_of_waiting_for_ever(app: App) -> None:
+    @app.job
+    async def work(ctx: JobContext) -> int:
+        async def one() -> int:
+            return 1
+
+        async def elsewhere() -> int:
+            return await ctx.call("one", one)
+
+        return await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+
+    with pytest.raises(JobFailed, match="is called in another thread"):
+        await app.run(work())

@@ -63,6 +63,7 @@ from collections.abc import (
 from contextvars import ContextVar
 from functools import partial
 from itertools import accumulate
+from threading import get_ident
 from typing import Any, Generic, TypeVar, Unpack
 
 from msgspec.structs import replace
@@ -72,6 +73,7 @@ from perdure.base.errors import (
     Drift,
     JobError,
     LeaseLost,
+    NotInJob,
     OperationCancelled,
     StepTimeout,
     StoreError,
@@ -188,6 +190,11 @@ class Operation(Generic[R_co]):
     runs_beside_loop = False
 
     def __init__(self, run: "Run", entry: JournalEntry, *, recorded: bool) -> None:
+        if get_ident() != run.thread:  # nobody would wake it
+            raise NotInJob(
+                f"{entry.id} of job {run.job.id} is called in another thread, or with `run_sync`: "
+                "await it in the code of the job"
+            )
         self.run = run
         self.entry = entry
         self.recorded = recorded  # whether an earlier run has already asked for it
@@ -589,6 +596,7 @@ class Run:
 
     def __init__(self, node: WorkerPort, claim: Claim) -> None:  # noqa: PLR0915 - one state
         self.node, self.job, self.epoch = node, claim.job, claim.epoch
+        self.thread = get_ident()  # whose event loop runs the code
         self.process: Process = current("a run of a job")
 
         # The lease
