@@ -138,7 +138,7 @@ async def _drain(node: WorkerNode) -> None:
     events.worker(events.WORKER_DRAIN, node)
     await _wait_until_idle(node, node.settings.drain_grace, node.hurried)
     if node.claimed:
-        _log.warning("%d jobs reached no safe point: they are stopped", len(node.claimed))
+        _log.warning("jobs that reached no safe point are stopped: %d", len(node.claimed))
         for run in tuple(node.runs.values()):
             for operation in tuple(run.working):
                 operation.interrupt(hard=True)
