@@ -595,8 +595,7 @@ class Run:
     """What the code of a claimed job, its operations and its worker share."""
 
     def __init__(self, node: WorkerPort, claim: Claim) -> None:  # noqa: PLR0915 - one state
-        self.node, self.job, self.epoch = node, claim.job, claim.epoch
-        self.thread = get_ident()  # whose event loop runs the code
+        self.node, self.job, self.epoch, self.thread = node, claim.job, claim.epoch, get_ident()
         self.process: Process = current("a run of a job")
 
         # The lease
