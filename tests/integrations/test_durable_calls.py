@@ -213,6 +213,29 @@ async def test_a_certain_error_of_a_model_comes_back_as_its_own_type(app: App) -
 
 
 @durable
+async def test_an_agent_may_get_another_model_while_its_jobs_wait(app: App) -> None:
+    models, called = ["old"], list[str]()
+
+    async def body(step: StepContext) -> ModelAnswer:
+        called.append(models[0])
+        return ModelAnswer(value=models[0], usage=ModelUsage(model=models[0]))
+
+    @app.job
+    async def agent(ctx: JobContext) -> list[str]:
+        first = await model_call(ctx, ModelCall(model=models[0], agent="ann"), body)
+        await ctx.receive("go")
+        return [first, await model_call(ctx, ModelCall(model=models[0], agent="ann"), body)]
+
+    async with app.running():
+        handle = await app.submit(agent())
+        await until(app, handle.id, JobState.WAITING)
+        models[0] = "new"
+        await handle.send("go")
+        assert await handle.result("10s") == ["old", "new"]
+    assert called == ["old", "new"]
+
+
+@durable
 async def test_an_outage_that_lasts_parks_the_job(app: App) -> None:
     async def body(step: StepContext) -> ModelAnswer:
         raise ConnectionError("no route")

@@ -325,7 +325,6 @@ async def model_call(ctx: JobContext, call: ModelCall, body: ModelBody) -> Any:
         _name(CHAT, call.agent or call.model),
         attempt,
         key=call.key,
-        input={"model": call.model, "provider": call.provider},
         timeout=call.timeout,
         retry=call.retry,
         raises=call.raises,
