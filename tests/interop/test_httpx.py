@@ -67,7 +67,7 @@ def test_many_processes_share_a_client() -> None:
 def test_the_time_out_of_httpx_ends_a_request() -> None:
     async def scene(site: Site, client: httpx.AsyncClient) -> None:
         with pytest.raises(httpx.ReadTimeout):
-            await client.get("/silent", timeout=0.01)
+            await client.get("/silent", timeout=httpx.Timeout(None, read=0.01))
 
         assert await site.hung_up.get() == "/silent"
         assert me().cancelling() == 0

@@ -212,7 +212,8 @@ async def test_a_failed_job_is_an_error_and_nothing_is_stored_without_tracing(ap
         plain = await app.submit(doomed())
         await until(app, plain.id, JobState.FAILED)
         assert await store.trace(plain.id) is None
-        with collecting() as collected:
+    with collecting() as collected:
+        async with app.running():  # the span ends with the run, after the job
             traced = await app.submit(doomed())
             await until(app, traced.id, JobState.FAILED)
     assert await store.trace(traced.id) is not None
