@@ -265,7 +265,7 @@ async def test_a_step_that_cancels_itself_has_failed(app: App) -> None:
 async def test_a_step_whose_time_is_up_is_tried_again_beside_a_long_wait(app: App) -> None:
     attempts: list[int] = []
 
-    @app.step(timeout="50ms", retry=Retry(attempts=2, initial_delay="1ms"))
+    @app.step(timeout="500ms", retry=Retry(attempts=2, initial_delay="1ms"))
     async def slow(ctx: StepContext) -> None:
         attempts.append(ctx.attempt)
         if ctx.attempt == 1:

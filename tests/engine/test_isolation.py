@@ -217,7 +217,7 @@ async def test_an_async_step_in_a_thread_has_a_loop_of_its_own(app: App) -> None
 async def test_an_async_step_in_a_thread_is_cancelled_when_its_time_is_up(app: App) -> None:
     left = threading.Event()
 
-    @app.step(isolation="thread", timeout="50ms", retry=Retry(attempts=1))
+    @app.step(isolation="thread", timeout="1s", retry=Retry(attempts=1))
     async def work(ctx: StepContext) -> None:
         try:
             await asyncio.Event().wait()

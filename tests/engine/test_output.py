@@ -284,7 +284,7 @@ async def test_a_stream_of_tokens_is_written_in_batches(app: App) -> None:
 async def test_a_thread_that_outlives_its_attempt_emits_nothing(app: App) -> None:
     goes_on, ended = threading.Event(), threading.Event()
 
-    @app.step(isolation="thread", timeout="50ms", retry=TWICE)
+    @app.step(isolation="thread", timeout="1s", retry=TWICE)
     def say(ctx: SyncStepContext) -> None:
         if ctx.attempt == 1:
             goes_on.wait()

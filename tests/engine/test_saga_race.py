@@ -109,7 +109,7 @@ def test_a_write_in_flight_when_the_job_is_cancelled_is_waited_for(url: str) -> 
 
 @durable
 async def test_a_call_that_is_open_when_its_job_completes_is_in_doubt(app: App) -> None:
-    @app.step(retry=ONCE, timeout="50ms")
+    @app.step(retry=ONCE, timeout="1s")
     async def pay(ctx: StepContext) -> None:
         async def call(key: str) -> None:
             await perdure.process.sleep("1h")

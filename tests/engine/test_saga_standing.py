@@ -134,7 +134,7 @@ async def test_an_effect_of_a_child_that_nothing_undoes_is_named_by_its_parent(a
 
 @durable
 async def test_an_effect_that_may_have_happened_is_named_too(app: App) -> None:
-    @app.step(retry=ONCE, timeout="50ms")
+    @app.step(retry=ONCE, timeout="1s")
     async def pay(ctx: StepContext) -> None:
         async def call(key: str) -> None:
             await ctx.cancelled.wait()

@@ -128,7 +128,7 @@ async def test_each_attempt_starts_and_stops_once_however_it_ends(app: App) -> N
             return Partial(None, "more")
         return "done"
 
-    @app.step(retry=quick, timeout="30ms")
+    @app.step(retry=quick, timeout="500ms")
     async def slow(ctx: StepContext) -> None:
         if ctx.attempt == 1:
             await perdure.process.sleep("5s")

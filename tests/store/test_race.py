@@ -1,6 +1,7 @@
 """Several owners at once: threads, stores, OS processes. Each job has one at a time."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -72,6 +73,8 @@ async def test_no_write_of_a_stopped_process_is_accepted_after_the_take_over(
     with process(url, "zombie", "stopped") as sleeper:
         assert sleeper.stdout is not None
         assert await asyncio.to_thread(sleeper.stdout.readline) == "claimed\n"
+        # It stops itself after that: one that is continued before would never be.
+        await asyncio.to_thread(os.waitid, os.P_PID, sleeper.pid, os.WSTOPPED)
         assert await store.reap(10) == ["a"]
         claim = await claim_one(store, "w2")
         await store.write(write_of(claim, entry(0, output=b'"w2"')))
