@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,9 @@ from perdure.jobs.definition import JobDefinition
 from perdure.jobs.state import StepState
 from tests.engine.test_blocked_loop import HASTY, PATIENT, WITHIN
 from tests.support.engine import QUICK, durable, nodes
+
+# Its thread renews the lease in time, however busy the machine is.
+STEADY = replace(HASTY, lease=4.0, stuck_after=4.0)
 
 
 class Named(logging.Handler):
@@ -152,7 +156,7 @@ def first_worker(url: str, scene: Scene) -> None:
     """Be the worker whose loop is blocked."""
 
     async def main() -> None:
-        app = App(url, worker=HASTY)
+        app = App(url, worker=STEADY)
         blocking, bystander = scene.define(app)
         await app.submit(blocking(), key="blocking")
         await app.submit(bystander(), key="bystander")
