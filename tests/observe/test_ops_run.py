@@ -295,7 +295,9 @@ async def test_page_sign_in_and_events_pass_through_nginx(tmp_path: Path, url: s
             events = f"{base}/api/v1/events?topics=jobs"
             async with client.stream("GET", events) as stream:
                 lines = stream.aiter_lines()
-                await anext(lines)  # it is open, and nothing is held back
+                async for line in lines:  # nothing is held back, and it follows from here on
+                    if line.startswith("id:"):
+                        break
                 job = await app.submit(greet("Kim"))
                 async for line in lines:
                     if job.id in line:
