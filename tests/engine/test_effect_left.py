@@ -88,10 +88,7 @@ async def test_code_that_interrupts_its_own_call_cannot_end_its_step(app: App) -
         except TimeoutError:
             return "not paid"
 
-    handle = await app.submit(job_of(app, pay)())
-    async with app.running():
-        assert await decided(app, handle, "ref-1") == "ref-1"
-    assert len(bank.calls) == 1
+    await _is_called_once(app, bank, pay)
 
 
 @durable
@@ -106,10 +103,7 @@ async def test_code_that_interrupts_its_own_call_cannot_pay_in_another_way(app: 
         except TimeoutError:
             return str(await ctx.effect("payment", bank.charge, target="account"))
 
-    handle = await app.submit(job_of(app, pay)())
-    async with app.running():
-        assert await decided(app, handle, "ref-1") == "ref-1"
-    assert len(bank.calls) == 1
+    await _is_called_once(app, bank, pay)
 
 
 @durable
@@ -127,6 +121,11 @@ async def test_a_part_of_a_step_does_not_end_while_its_call_is_open(app: App) ->
             return Partial(output="nothing", checkpoint=1)
         return paid
 
+    await _is_called_once(app, bank, pay)
+
+
+async def _is_called_once(app: App, bank: Bank, pay: Any) -> None:
+    """Run a step, say that its call happened, and check that this is its result."""
     handle = await app.submit(job_of(app, pay)())
     async with app.running():
         assert await decided(app, handle, "ref-1") == "ref-1"

@@ -1137,8 +1137,8 @@ class Run:
     @property
     def has_buffered(self) -> bool:
         """Whether there is something that the next write takes along."""
-        apart = self.buffered_effects or self.buffered_spending
-        return bool(self.buffered_entries or apart or self.output.waits)
+        ledger = self.buffered_effects or self.buffered_spending
+        return bool(self.buffered_entries or ledger or self.output.waits)
 
     def buffer_entry(self, entry: JournalEntry) -> None:
         """Buffer an entry for the next write, which is made soon."""
@@ -1164,7 +1164,7 @@ class Run:
             self.node.flush_soon()
 
     def write_ledger(self) -> None:
-        """Write what effects and spending are buffered, unless another write has taken it along."""
+        """Write the buffered effects and spending, unless another write has taken them along."""
         if self.verdict is not None or not (self.buffered_effects or self.buffered_spending):
             return
         effects, self.buffered_effects = self.buffered_effects, {}

@@ -4,10 +4,10 @@ A budget belongs to the first job of a tree, and all jobs of that tree spend fro
 so the store decides whether an amount is left. At a limit, a person is asked to raise it; the step
 exits meanwhile, and begins again with the answer.
 
-A model call should cost as few commits as possible, so only a reservation under a limit is
-awaited. Without a limit it is recorded like the start of a step: soon, or with whatever is written
-before. What was settled is written with the result of the step, if that follows at once. If it is
-lost in a crash, the whole reservation counts as spent.
+A model call should cost as few commits as possible, so only a reservation under a limit is awaited.
+Without a limit, it is recorded like the start of a step: with the next write, or soon on its own.
+A settlement is written with the result of the step, if that follows at once. If a crash loses it,
+the whole reservation counts as spent.
 """
 
 from collections.abc import Callable

@@ -221,8 +221,8 @@ class Target:
 def open_patiently(opening: Callable[[], T], target: Target) -> T:
     """Return what `opening` returns, which is called again if its connection is lost meanwhile.
 
-    A server that is busy restarting accepts a connection and drops it; whoever starts then must not
-    fail. One that keeps silent is not asked again: an answer that is late once will be so again.
+    A server that is restarting may accept a connection and then drop it; a worker that starts at
+    that moment must not fail. After a timeout, it is not tried again: that would only take longer.
 
     Raises:
         StoreError: It failed again, for a while, or for another reason.
