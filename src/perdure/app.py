@@ -47,7 +47,6 @@ from perdure.engine.worker.worker import (
 from perdure.jobs.definition import Call, JobDefinition
 from perdure.jobs.model import NewJob, QueueLimit
 from perdure.jobs.plan import Plan
-from perdure.jobs.state import ENDED
 from perdure.jobs.text_limits import check_defined
 from perdure.process.process import current
 from perdure.process.runtime import Runtime, run
@@ -105,7 +104,10 @@ class App(JobRegistry, Caller):
     # Submit and find
 
     async def prune_transactions(self, database: Any, older_than: Duration = "30d") -> int:
-        """Delete what transactions have recorded for jobs that have ended; return how much.
+        """Delete what transactions have recorded for jobs that are over; return how much.
+
+        A job is over when nothing of its tree can run again: each job of it is COMPLETED or
+        COMPENSATED, or the store no longer has it. What is FAILED or CANCELLED may be retried.
 
         Args:
             database: As for `transaction`.
@@ -115,8 +117,7 @@ class App(JobRegistry, Caller):
         store = await self.store()
 
         async def over(job_ids: Sequence[str]) -> set[str]:
-            outcomes = await store.outcomes(list(job_ids))
-            return set(job_ids) - {each.job_id for each in outcomes if each.state not in ENDED}
+            return set(job_ids) - await store.may_run_again(list(job_ids))
 
         return await prune(database, over, await store.now() - (job_seconds(older_than) or 0.0))
 

@@ -67,6 +67,7 @@ class Order(BaseModel):
         ),
         (Annotated[list[int], Meta(max_length=1)], [1, 2], ["it must have at most 1 items"]),
         (Any, {"what": ["ever"]}, []),
+        (dict[str, object], {"what": ["ever"]}, []),
     ],
 )
 def test_a_value_is_checked(declared: Any, value: Any, problems: list[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.cli import LONGEST_WAIT, ROOT, environment, lines_until
 from tests.support.sign_in import signed_in, use
 
-LINK = re.compile(r"http://\S+/login\?link=\S+")
+LINK = re.compile(r"http://\S+/login#link=\S+")
 
 
 @pytest.fixture

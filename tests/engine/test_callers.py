@@ -246,6 +246,22 @@ def test_a_watcher_whose_loop_has_ended_is_forgotten(url: str) -> None:
     asyncio.run(app.close())
 
 
+def test_a_watcher_whose_loop_ended_before_it_heard_is_forgotten(url: str) -> None:
+    app = adding(url)
+    loop = asyncio.new_event_loop()
+    store = loop.run_until_complete(app.store())
+
+    async def watch() -> None:
+        store.watch(lambda: None)
+
+    loop.run_until_complete(watch())
+    store.tell_watchers()
+    loop.close()
+    store.tell_watchers()
+    assert store._watchers == []  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    asyncio.run(app.close())
+
+
 FORKS = """
 import asyncio, os, sys
 from perdure import App

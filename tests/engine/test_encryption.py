@@ -28,6 +28,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import Notice
 from perdure.jobs.output import DEFAULT_TOPIC
+from perdure.jobs.state import JobState
 from perdure.observe.endpoints import Endpoints
 from perdure.store.open import open_store
 from tests.engine.test_approval import ANN, asked
@@ -392,6 +393,146 @@ def test_a_payload_that_was_changed_is_refused(url: str) -> None:
     assert job_id in told
 
 
+def without_triggers(url: str, *tables: str) -> None:
+    """Let somebody who may write to the database change what never changes."""
+    if not url.startswith("sqlite"):
+        for table in tables:
+            sql(url, f"ALTER TABLE {table} DISABLE TRIGGER USER")
+        return
+    found = sql(url, "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger'")
+    for name, table in found:
+        if table in tables:
+            sql(url, f"DROP TRIGGER {name}")
+
+
+def test_the_result_of_a_step_is_refused_as_that_of_another_step_of_its_job(url: str) -> None:
+    async def main() -> None:
+        app = App(url, worker=QUICK, encryption=KEYS)
+
+        @app.step(retry=ONCE)
+        async def rate(who: str) -> str:
+            return f"rated {who}"
+
+        @app.job
+        async def rates(ctx: JobContext) -> list[str]:
+            return [await rate("ann"), await rate("bob")]
+
+        async with app, app.running():
+            handle = await app.submit(rates())
+            await handle.result("20s")
+            without_triggers(url, "journal")
+            taken = f"SELECT output FROM journal WHERE job_id = '{handle.id}' AND id = 'rate#2'"
+            sql(
+                url,
+                f"UPDATE journal SET output = ({taken}) "
+                f"WHERE job_id = '{handle.id}' AND id = 'rate#1'",
+            )
+            with pytest.raises(EncryptionError, match=r"journal\.output of .* moved here"):
+                await handle.journal()
+
+    perdure.run(main)
+
+
+def test_a_schedule_is_refused_as_that_of_another_tenant(url: str) -> None:
+    async def main() -> None:
+        app = App(url, worker=QUICK, encryption=KEYS)
+        greets = greeting(app)
+        async with app:
+            await app.schedules.put("nightly", "0 3 1 1 *", greets("ann"))
+            sql(url, "UPDATE schedule SET tenant = 'other'")
+            store = await app.store()
+            with pytest.raises(EncryptionError, match=r"schedule\.job of .*other.* moved here"):
+                await store.schedules()
+
+    perdure.run(main)
+
+
+FORGED = """'{"name":"mallory"}'"""
+
+
+def test_plain_text_is_refused_once_everything_is_encrypted(url: str) -> None:
+    (job_id,) = greeted(url, None, "kim")
+
+    async def read(*keys: str) -> bytes:
+        async with App(url, encryption=Encryption(keys)) as app:
+            return (await (await app.handle(job_id)).job()).input
+
+    async def main() -> None:
+        sql(url, f"UPDATE job SET input = {FORGED} WHERE id = '{job_id}'")
+        assert b"mallory" in await read(OLD)  # it is being turned on, so that may be
+        assert (await rotated(url, KEYS)).left == {}
+        sql(url, f"UPDATE job SET input = {FORGED} WHERE id = '{job_id}'")
+        for keys in ((OLD,), (NEW, OLD), (OLD, NEW)):
+            with pytest.raises(EncryptionError, match=f"job.input of {job_id} is not encrypted"):
+                await read(*keys)
+        with pytest.raises(EncryptionError, match=f"job.input of {job_id} is not encrypted"):
+            await rotated(url, BOTH)  # which would seal what somebody has put there
+        # Only the settings of a program make it legal again.
+        assert b"mallory" in await read(PLAIN, OLD, NEW)
+        assert b"mallory" in await read(NEW, OLD)
+        assert (await rotated(url, BOTH)).left == {}
+        assert b"mallory" in await read(NEW)
+
+    perdure.run(main)
+
+
+MARKS = {
+    "without the record of the keys": "DELETE FROM fact WHERE name LIKE 'encryption key%'",
+    "with a plain mark": "INSERT INTO fact (name, value) VALUES ('plain text is legal', 'yes')",
+    "with a sealed text from elsewhere": (
+        "INSERT INTO fact (name, value) "
+        "SELECT 'plain text is legal', input FROM job WHERE id = '{other}'"
+    ),
+    "with a key that nobody has": (
+        "INSERT INTO fact (name, value) VALUES ('encryption key 00000000', '')"
+    ),
+}
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_nobody_without_a_key_makes_plain_text_legal(url: str, mark: str) -> None:
+    job_id, other = greeted(url, KEYS, "kim", "ann")
+    sql(url, MARKS[mark].format(other=other))
+    sql(url, f"UPDATE job SET input = {FORGED} WHERE id = '{job_id}'")
+
+    async def main() -> None:
+        for _ in range(2):
+            async with App(url, encryption=KEYS) as app:
+                store = await app.store()
+                with pytest.raises(EncryptionError):
+                    await store.job(job_id)
+
+    perdure.run(main)
+
+
+def test_a_job_that_cannot_be_read_needs_attention_and_holds_up_no_other(url: str) -> None:
+    """A program that had no key has submitted it, after all was encrypted."""
+
+    async def main() -> None:
+        plain = App(url, worker=QUICK, encryption=Encryption(()))
+        theirs = greeting(plain)
+        async with plain:
+            await plain.submit(theirs("ann"))
+            sealed = App(url, worker=QUICK, encryption=KEYS)
+            greets = greeting(sealed)
+            async with sealed:
+                assert (await rotated(url, KEYS)).left == {}
+                late = await plain.submit(theirs("bob"))
+                good = [await sealed.submit(greets(name)) for name in ("kim", "tom")]
+                async with sealed.running():
+                    for handle in good:
+                        await handle.result("20s")
+                    store = await sealed.store()
+                    (outcome,) = await store.outcomes([late.id])
+                    while outcome.state is not JobState.NEEDS_ATTENTION:
+                        await perdure.process.sleep("5ms")
+                        (outcome,) = await store.outcomes([late.id])
+                    assert b"is not encrypted, but this store is" in (outcome.error or b"")
+                    assert await store.violations() == []
+
+    perdure.run(main)
+
+
 # Keys that change
 
 
@@ -552,6 +693,93 @@ def test_the_command_line_makes_lists_and_rotates_keys(tmp_path: Path) -> None:
     (lacked,) = json.loads(shown_by(url, "keys", "list", "-ojson"))
     assert (lacked["key"], lacked["role"]) == (BOTH.writes, "lacks it")
     assert BOTH.writes in shown_by(url, "keys", "rotate", keys=OLD, code=1)
+
+
+class Bookings:
+    """Jobs that wait, and can be undone, in a program that is started again at every stage."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.waiting: list[str] = []
+
+    def program(self, keys: str) -> tuple[App, Any, list[str]]:
+        given = Encryption.from_env({"PERDURE_ENCRYPTION_KEYS": keys}) or Encryption(())
+        app, undone = App(self._url, worker=QUICK, encryption=given), list[str]()
+
+        @app.step(retry=ONCE)
+        async def book(what: str) -> str:
+            return f"booked {what}"
+
+        @book.compensate(retry=ONCE)
+        async def unbook(ctx: StepContext, what: str, result: str) -> None:
+            undone.append(f"{what}: {result}")
+
+        @app.job
+        async def trip(ctx: JobContext, what: str) -> str:
+            booked = await book(what)
+            return booked + await ctx.receive("go", kind=str)
+
+        return app, trip, undone
+
+    def stage(self, keys: str, beside: str | None = None, begins: int = 2) -> None:
+        """End a job that was begun two stages ago, undo another, and begin some.
+
+        Args:
+            keys: The setting of this program.
+            beside: That of another one whose worker runs at the same time.
+            begins: How many.
+        """
+
+        async def main() -> None:
+            app, trip, undone = self.program(keys)
+            async with app, app.running():
+                if beside is None:
+                    await self._go_on(app, undone)
+                else:
+                    other, _, theirs = self.program(beside)
+                    async with other, other.running():
+                        await self._go_on(app, undone, theirs)
+                        report = await rotated(self._url, app.encryption or KEYS)
+                        assert report.others, "the other worker still writes with its own key"
+                made = [await app.submit(trip(f"{keys[:9]} {n}")) for n in range(begins)]
+                for handle in made:
+                    while "receive:go#1" not in {each.id for each in await handle.journal()}:
+                        await perdure.process.sleep("5ms")
+                self.waiting += [handle.id for handle in made]
+
+        perdure.run(main)
+
+    async def _go_on(self, app: App, *undone: list[str]) -> None:
+        if not self.waiting:
+            return
+        ends, undoes = [await app.handle(self.waiting.pop(0)) for _ in range(2)]
+        await ends.send("go", " and gone")
+        assert str(await ends.result("20s")).endswith(" and gone")
+        await undoes.cancel()
+        await undoes.wait("20s")
+        await undoes.compensate()
+        assert await undoes.until(JobState.COMPENSATED, timeout="20s") is JobState.COMPENSATED
+        (done,) = [each for some in undone for each in some]
+        what, _, result = done.partition(": ")
+        assert result == f"booked {what}"
+
+
+def test_jobs_go_on_through_the_documented_steps(url: str) -> None:
+    """Turning on, changing the key and turning off, as docs/jobs/encryption.md has them."""
+    bookings = Bookings(url)
+    new = shown_by(url, "keys", "generate").split()[-1]
+    bookings.stage("", begins=4)
+    for keys in (f"plain,{OLD}", OLD):  # turning it on
+        bookings.stage(keys)
+    assert "Nothing is left" in shown_by(url, "keys", "rotate", keys=OLD)
+    bookings.stage(OLD)
+    bookings.stage(f"{OLD},{new}")  # changing the key
+    bookings.stage(f"{new},{OLD}", beside=f"{OLD},{new}")
+    assert "Nothing is left" in shown_by(url, "keys", "rotate", keys=f"{new},{OLD}")
+    bookings.stage(new)
+    bookings.stage(f"plain,{new}", beside=new)  # turning it off
+    assert "Nothing is left" in shown_by(url, "keys", "rotate", keys=f"plain,{new}")
+    bookings.stage("")
 
 
 @pytest.mark.once

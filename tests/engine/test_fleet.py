@@ -131,7 +131,7 @@ async def test_drift_parks_the_job_with_what_differs_and_which_version_to_run(ap
     code = Code(app.url, version="2", accepts=("1",), change="no first step")
     with pytest.raises(perdure.errors.JobParked, match=r"expects before#1 next") as parked:
         await went_on(code, old)
-    assert "began with version 1 of work, and version 2 accepts that" in str(parked.value)
+    assert "belongs to version 1 of work, and version 2 accepts that" in str(parked.value)
     assert "Run a worker with version 1" in str(parked.value)
     await code.app.close()
 

@@ -107,3 +107,10 @@ async def test_an_outage_never_makes_a_duty_more_frequent() -> None:
 async def test_any_other_error_ends_the_loop() -> None:
     with pytest.raises(LookupError, match="a bug"):
         await every(10, Duty(LookupError("a bug")), what="testing")
+
+
+@simulated
+async def test_a_duty_that_something_wakes_is_tried_again_soon_after_the_store_failed() -> None:
+    duty = Duty(StoreError("no"))
+    await run_for(60, duty, 3600, wake=asyncio.Event())
+    assert len(duty.times) == 2

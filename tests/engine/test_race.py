@@ -4,12 +4,14 @@ import asyncio
 import random
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import perdure
 from perdure.app import App
 from perdure.base.errors import IllegalTransition, JobFailed
+from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.model import JobQuery
@@ -214,3 +216,19 @@ async def test_jobs_are_cancelled_paused_and_resumed_at_random_and_all_end(app: 
                     await handle.resume()
                 await perdure.process.sleep("5ms")
             assert await handle.status() in (JobState.COMPLETED, JobState.CANCELLED)
+
+
+@durable
+async def test_a_message_that_comes_while_its_job_is_claimed_is_received(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> Any:
+        return await ctx.receive("go")
+
+    sender = App(app.url)
+    async with sender, app.running():
+        handles: list[Handle[Any]] = []
+        for number in range(200):
+            handle = await app.submit(job())
+            await sender.send(handle.id, "go", number)
+            handles.append(handle)
+        assert [await handle.result("20s") for handle in handles] == list(range(200))

@@ -14,6 +14,7 @@ from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import StepFailed
 from perdure.engine.run.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
 from perdure.jobs.model import EntryKind, JobChange, JobNews, JournalEntry, QueueLimit, Write
@@ -21,6 +22,7 @@ from perdure.jobs.state import JobState, StepState
 from tests.support.engine import durable, nodes, until
 
 ONCE = Retry(attempts=1)
+UNHURRIED = WorkerSettings(start_record_after="1m")  # so that only what must be is recorded
 
 
 @contextmanager
@@ -191,3 +193,61 @@ async def test_an_undo_that_kills_its_workers_is_parked(app: App) -> None:
         assert "2 workers in a row took the undo of this job" in str(await handle.failure())
         await handle.resume()
         assert await handle.wait("10s") is JobState.COMPENSATED
+
+
+@durable
+async def test_work_of_a_worker_that_died_at_once_is_undone_when_its_job_is_cancelled(
+    app: App,
+) -> None:
+    done: list[str] = []
+
+    @app.step
+    async def reserve(ctx: StepContext) -> None:
+        done.append("reserved")
+        await (await app.handle(ctx.job_id)).cancel()
+        (node,) = nodes(app)
+        node.runs[ctx.job_id].lose_lease()  # as if it had died: nothing more is written
+        await perdure.process.sleep("1h")
+
+    @reserve.compensate
+    async def release(ctx: StepContext, output: None) -> None:
+        done.append("released")
+
+    @app.job(on_cancel="compensate")
+    async def order(ctx: JobContext) -> None:
+        await reserve()
+
+    async with app.running():
+        handle = await app.submit(order())
+        assert await handle.wait() is JobState.CANCELLED
+    assert done == ["reserved", "released"]
+
+
+@durable
+async def test_a_step_is_in_the_journal_before_it_begins_if_it_can_be_undone(app: App) -> None:
+    seen: dict[str, list[StepState]] = {}
+
+    async def look(ctx: StepContext) -> None:
+        journal = await (await app.handle(ctx.job_id)).journal()
+        seen[ctx.step_id] = [entry.state for entry in journal if entry.id == ctx.step_id]
+
+    @app.step
+    async def reserve(ctx: StepContext) -> None:
+        await look(ctx)
+
+    @reserve.compensate
+    async def release(ctx: StepContext, output: None) -> None: ...
+
+    @app.step
+    async def note(ctx: StepContext) -> None:
+        await look(ctx)
+
+    @app.job
+    async def order(ctx: JobContext) -> None:
+        await reserve()
+        await note()
+
+    async with app.running(UNHURRIED):
+        await (await app.submit(order())).result()
+    # What nothing undoes costs one write: it is simply done again.
+    assert seen == {"reserve#1": [StepState.RUNNING], "note#1": []}

@@ -1,113 +1,26 @@
 """A store that can be read but not written: workers ask ever more seldom, and say so once."""
 
-import contextlib
 import logging
-import resource
-import uuid
 from collections import Counter
-from collections.abc import Generator, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 import perdure
 from perdure.app import App
-from perdure.base import telemetry
 from perdure.base.errors import StoreError, StoreReadOnly
-from perdure.base.telemetry import Event, Values
 from perdure.engine.run.context import JobContext
 from perdure.engine.worker.periodic import Outage
-from perdure.store.db_thread import BATCH
 from tests.store.test_sqlite_moved import delete
 from tests.support.engine import durable
+from tests.support.unwritable import WritableAgain
 
 FAILURES = 20
 
 
-class Store:
-    """A store that somebody makes read-only, and writable again."""
-
-    url: str
-
-    def close(self) -> None: ...
-
-    @contextlib.contextmanager
-    def unwritable(self) -> Generator[None]:
-        yield
-
-
-class SqliteFile(Store):
-    def __init__(self, path: Path) -> None:
-        self.url = f"sqlite:///{path}"
-
-    @contextlib.contextmanager
-    def unwritable(self) -> Generator[None]:
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-class Database(Store):
-    """A schema of its own, used by a role of its own."""
-
-    def __init__(self, url: str) -> None:
-        self._base, _, schema = url.rpartition("&schema=")
-        self._role = f"role_{uuid.uuid4().hex}"
-        self._execute(f"CREATE ROLE {self._role} LOGIN")
-        self._execute(f"CREATE SCHEMA {schema} AUTHORIZATION {self._role}")
-        self.url = url.replace("//postgres", f"//{self._role}", 1)
-
-    def _execute(self, statement: str) -> None:
-        with psycopg.connect(self._base, autocommit=True) as pg:
-            pg.execute(statement.encode())
-
-    def _begin_sessions_anew(self) -> None:
-        sessions = f"FROM pg_stat_activity WHERE usename = '{self._role}'"
-        self._execute(f"SELECT pg_terminate_backend(pid) {sessions}")
-
-    @contextlib.contextmanager
-    def unwritable(self) -> Generator[None]:
-        self._execute(f"ALTER ROLE {self._role} SET default_transaction_read_only = on")
-        self._begin_sessions_anew()
-        yield
-        self._execute(f"ALTER ROLE {self._role} RESET default_transaction_read_only")
-        self._begin_sessions_anew()
-
-    def close(self) -> None:
-        self._execute(f"DROP OWNED BY {self._role} CASCADE")
-        self._execute(f"DROP ROLE {self._role}")
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    if request.param == "sqlite":
-        found: Store = SqliteFile(tmp_path / "jobs.db")
-    else:
-        found = Database(request.getfixturevalue("postgres_url"))
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def failures() -> Iterator[list[int]]:
-    """Grows with each transaction that failed."""
-    found: list[int] = []
-
-    def note(_event: Event, numbers: Values, _facts: Values, _config: object) -> None:
-        found.extend([1] * numbers["failed"])
-
-    telemetry.attach("failures", BATCH, note)
-    yield found
-    telemetry.detach("failures")
-
-
 @pytest.mark.timeout(180)
 def test_a_store_that_cannot_be_written_is_told_of_once_and_used_again_when_it_can(
-    store: Store, failures: list[int], caplog: pytest.LogCaptureFixture
+    store: WritableAgain, failures: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     @durable
     async def case(app: App) -> None:

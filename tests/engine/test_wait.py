@@ -4,7 +4,8 @@ import pytest
 
 import perdure
 from perdure.app import App
-from perdure.base.errors import JobFailed, StepTimeout, WrongType
+from perdure.base.errors import IllegalTransition, JobFailed, StepTimeout, WrongType
+from perdure.client import Client
 from perdure.engine.run.context import JobContext
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
@@ -81,6 +82,24 @@ async def test_the_same_message_key_twice_is_one_message(app: App) -> None:
     assert await handle.send("n", "b", key="2")
     async with app.running():
         assert await handle.result("5s") == ["a", "b"]
+
+
+@durable
+async def test_an_ended_job_knows_the_keys_it_has_and_takes_nothing_new(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> str:
+        return await ctx.receive("n")
+
+    handle = await app.submit(job())
+    assert await handle.send("n", "a", key="1")
+    async with app.running():
+        assert await handle.result("5s") == "a"
+    async with Client(app.url) as client:
+        for caller in (app, client):
+            assert not await caller.send(handle.id, "n", "a", key="1")
+            for key in ("2", None):
+                with pytest.raises(IllegalTransition, match="receives no more messages"):
+                    await caller.send(handle.id, "n", "b", key=key)
 
 
 @durable

@@ -50,6 +50,77 @@ def test_a_time_that_comes_twice_in_autumn_is_taken_once() -> None:
     assert next_time("30 2 * * *", BERLIN, first) == at("2026-10-26T02:30", BERLIN)
 
 
+NEW_YORK, LORD_HOWE = "America/New_York", "Australia/Lord_Howe"  # there it is half an hour
+
+
+def times_between(cron: str, zone: str, begin: str, end: str) -> list[str]:
+    """Give the times of a day in UTC."""
+    found, now, last = list[str](), at(begin, zone) - 1, at(end, zone)
+    while (now := next_time(cron, zone, now) or last) < last:
+        found.append(f"{datetime.fromtimestamp(now, UTC):%d %H:%M}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "day", "expected"),
+    [
+        # At fixed hours, each time of the day counts once, whatever the minutes are.
+        ("*/30 2 * * *", BERLIN, "2026-10-25", ["25 00:00", "25 00:30"]),
+        ("0,30 2 * * *", BERLIN, "2026-10-25", ["25 00:00", "25 00:30"]),
+        (
+            "*/30 1-3 * * *",
+            BERLIN,
+            "2026-10-25",
+            "24 23:00 24 23:30 25 00:00 25 00:30 25 02:00 25 02:30",
+        ),
+        ("*/30 1 * * *", NEW_YORK, "2026-11-01", ["01 05:00", "01 05:30"]),
+        ("*/15 1 * * *", LORD_HOWE, "2026-04-05", "04 14:00 04 14:15 04 14:30 04 14:45"),
+        # Times that the clocks skip come after the gap, together.
+        ("*/30 2 * * *", BERLIN, "2026-03-29", ["29 01:00"]),
+        ("*/30 2 * * *", NEW_YORK, "2026-03-08", ["08 07:00"]),
+        ("*/15 2 * * *", LORD_HOWE, "2026-10-04", ["03 15:30", "03 15:45"]),
+        # In every hour, or every so many, time goes on: the hour that comes twice counts twice.
+        ("30 * * * *", BERLIN, "2026-10-25", 25),
+        ("30 * * * *", BERLIN, "2026-03-29", 23),
+        ("*/30 * * * *", NEW_YORK, "2026-11-01", 50),
+        ("*/30 * * * *", LORD_HOWE, "2026-04-05", 49),
+        ("*/30 * * * *", LORD_HOWE, "2026-10-04", 47),
+        ("0 */6 * * *", BERLIN, "2026-10-25", 4),
+    ],
+)
+def test_on_a_day_on_which_the_clocks_change_each_time_counts_as_often_as_cron_says(
+    cron: str, zone: str, day: str, expected: list[str] | str | int
+) -> None:
+    found = times_between(cron, zone, f"{day}T00:00", f"{day}T23:59:59")
+    if isinstance(expected, str):
+        words = expected.split()
+        expected = [" ".join(words[place : place + 2]) for place in range(0, len(words), 2)]
+    assert (len(found) if isinstance(expected, int) else found) == expected
+
+
+@given(
+    st.sampled_from(["*/30 2", "*/15 1", "0,30 1-3", "*/7 0-4", "59 2", "*/20 2,23"]),
+    st.sampled_from([BERLIN, NEW_YORK, LORD_HOWE, "America/Sao_Paulo", "Africa/Cairo"]),
+    st.sampled_from([65, 66, 86, 87, 93, 94, 112, 113, 275, 276, 296, 297, 301, 302, 303, 304]),
+)
+def test_at_fixed_hours_every_day_has_each_wall_time_at_most_once(
+    hours: str, zone: str, days: int
+) -> None:
+    begin = at("2025-12-31T12:00", zone) + days * 86400
+    seen, now = list[datetime](), begin
+    while (now := next_time(f"{hours} * * *", zone, now) or 0.0) < begin + 86400:
+        seen.append(datetime.fromtimestamp(now, ZoneInfo(zone)).replace(fold=0, tzinfo=None))
+    assert len(seen) == len(set(seen))
+    plain = times_between(f"{hours} * * *", "UTC", "2026-01-01T00:00", "2026-01-02T00:00")
+    assert len(seen) <= len(plain)
+
+
+def test_a_missed_time_that_comes_twice_is_made_up_for_once() -> None:
+    begin, now = at("2026-10-25T02:00", BERLIN), at("2026-10-25T12:00", BERLIN)
+    found = due("*/30 2 * * *", BERLIN, begin, now, "all")
+    assert found.times == (begin, begin + 1800)
+
+
 def test_before_its_time_nothing_is_due() -> None:
     assert due("0 * * * *", "UTC", 7200, 7199.9) == Due((), 7200)
 

@@ -124,3 +124,8 @@ def test_two_outcomes_of_one_name_cannot_be_told_apart() -> None:
     other = type("Plain", (Exception,), {})
     with pytest.raises(DefinitionError, match="the same name"):
         check_raises((Plain, other), "step 'a'")
+
+
+@pytest.mark.parametrize("held", ["x", "\ud800", '{"n":1}', "7", 8, None], ids=repr)
+def test_what_an_exception_holds_is_never_read_as_our_quotation(held: object) -> None:
+    assert back(Plain({"quoted_json": held})).args == ({"quoted_json": held},)

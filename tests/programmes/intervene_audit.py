@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
+from perdure.engine.journal.run import CONTINUED
 from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.budget import Amount, to_micro
 from perdure.jobs.model import Job, JobQuery, JournalEntry
@@ -51,7 +52,11 @@ class Recorder:
         self.looks += 1
         before, now = self._seen.get(job_id, {}), {entry.seq: entry for entry in journal}
         self._seen[job_id] = now
+        # A job that continues begins with an empty journal.
+        begins = max((entry.seq for entry in journal if entry.name == CONTINUED), default=0)
         for seq, old in before.items():
+            if seq < begins:
+                continue
             if seq not in now:
                 yield f"job {job_id}: entry {seq} ({old.id}) is gone"
             else:
@@ -232,6 +237,8 @@ class Audit:
     def _may_stand(self, job: Job, ref: str) -> bool:
         if job.name == "pay_and_leave":
             return job.state is JobState.CANCELLED
+        if job.name == "continues":  # what was done before it continued is settled
+            return True
         named = job.state is JobState.FAILED and ref in (job.error or b"").decode()
         return "charge_for_good" in ref and named
 
@@ -314,12 +321,11 @@ async def all_jobs(store: Store) -> dict[str, Job]:
     return found
 
 
-async def audit(url: str, store: Store, log: Log, archive: Archive) -> list[str]:
+async def audit(store: Store, log: Log, archive: Archive, facts: Facts) -> list[str]:
     """Compare everything."""
     log.read()
     lines = [line for line in log.lines if line.get("job") not in archive.lost]
-    found = Audit(lines, await archive.all(url, store))
     broken = [
         f"job {each.job_id}: {each.invariant}: {each.what}" for each in await store.violations(1000)
     ]
-    return [*broken, *found.findings()]
+    return [*broken, *Audit(lines, facts).findings()]

@@ -1,14 +1,6 @@
-"""The jobs of `intervene`, and the workers that run them.
+"""The older jobs of `intervene`: payments, sagas, families, questions, budgets and waits."""
 
-`python -m tests.programmes.intervene_jobs URL PORT` is told by lines of its input to fork a
-worker ("start") or to send one a signal ("kill 9 PID"). When the input ends, so do all of them.
-"""
-
-import os
 import random
-import signal
-import sys
-import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,8 +10,7 @@ from perdure.app import App
 from perdure.base.errors import Permanent, Refused
 from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.steps.step_context import StepContext
+from perdure.engine.steps.step_context import AnyStepContext, StepContext
 from perdure.jobs.approval import ApprovalTerms, Person
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import DidNotHappen, Happened, QueryAnswer, Unknown
@@ -27,23 +18,9 @@ from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
 from perdure.notify.people import Contact, People
 from tests.programmes.receiver import call
 
-SETTINGS: Final = WorkerSettings(
-    concurrency=40,
-    lease="4s",
-    heartbeat="500ms",
-    stop_before_expiry="1s",
-    stuck_after="20s",
-    keep_in_memory="50ms",
-    poll="500ms",
-    cancel_grace="100ms",
-    drain_grace="1s",
-    start_record_after="20ms",
-    reap_every="100ms",
-    expiry_every="100ms",
-    max_claims=20,
-)
 RETRY: Final = Retry(attempts=6, initial_delay="5ms", factor=2, jitter=0.5)
 APPROVERS: Final = ("ann", "bob", "cyn")
+OPERATOR: Final = "olga"  # gives commands, so she is none of those who may approve what then runs
 LARGE: Final = 100  # USD from which two people must say yes
 PRICE: Final = 0.5  # USD of a thought
 
@@ -77,6 +54,8 @@ def rules() -> Policy:
 class Steps:
     """What all jobs are made of."""
 
+    till: "Till"
+    refund: Step[..., Any]
     charge: Step[..., Any]
     charge_and_compensate: Step[..., Any]
     charge_for_good: Step[..., Any]
@@ -88,18 +67,17 @@ class Steps:
     stumble: Step[..., Any]
 
 
-def build(url: str, port: int) -> App:
-    """Make the app."""
-    app = App(url, worker=SETTINGS, policy=rules())
+def add_older_jobs(app: App, port: int) -> Steps:
+    """Add them to an app; return the steps that they are made of."""
     steps = _steps(app, port)
     _payments(app, steps)
     _families(app, steps)
     _questions(app, steps)
     _others(app, steps)
-    return app
+    return steps
 
 
-def _dice(ctx: StepContext, what: str) -> float:
+def dice(ctx: AnyStepContext, what: str) -> float:
     """Draw by chance, but the same for the same attempt."""
     return random.Random(f"{ctx.job_id}{ctx.step_id}{ctx.attempt}{what}").random()
 
@@ -120,7 +98,7 @@ class Till:
         found = await ctx.effect(
             "charge", lambda key: self._call(key=key, **words), target=ref, **options
         )
-        if _dice(ctx, ref) < 0.1:
+        if dice(ctx, ref) < 0.1:
             raise RuntimeError("something else went wrong")
         return found
 
@@ -154,7 +132,7 @@ def _steps(app: App, port: int) -> Steps:
     async def refund(ctx: StepContext, result: Any, ref: str) -> None:
         await till.give_back(ctx, ref)
 
-    return Steps(*_charges(app, till, refund), *_asking(app), *_quiet(app, port))
+    return Steps(till, refund, *_charges(app, till, refund), *_asking(app), *_quiet(app, port))
 
 
 def _charges(app: App, till: Till, refund: Step[..., Any]) -> tuple[Step[..., Any], ...]:
@@ -207,13 +185,13 @@ def _quiet(app: App, port: int) -> tuple[Step[..., Any], ...]:
         async with ctx.spend(usd=2 * PRICE) as spent:
             await call(port, op="spend", job=ctx.job_id, usd=PRICE)
             await spent.settle(usd=PRICE)
-            if _dice(ctx, f"think {done}") < 0.3:
+            if dice(ctx, f"think {done}") < 0.3:
                 raise RuntimeError("nothing came to mind")
         return thoughts if done + 1 >= thoughts else Partial(done + 1, done + 1)
 
     @app.step(retry=RETRY)
     async def note(ctx: StepContext, text: str) -> str:
-        await perdure.process.sleep(0.02 * _dice(ctx, text))
+        await perdure.process.sleep(0.02 * dice(ctx, text))
         return text
 
     @app.step(retry=Retry(attempts=1))
@@ -323,76 +301,3 @@ def _others(app: App, steps: Steps) -> None:
         await steps.note(str(said))
         await steps.charge(1, manner)
         return said
-
-
-# Workers
-
-
-def _end_with(pipe: int) -> None:
-    os.read(pipe, 1)
-    os._exit(1)
-
-
-def _work(url: str, port: int, pipe: int) -> None:
-    with open(os.devnull) as nothing:  # noqa: PTH123
-        os.dup2(nothing.fileno(), 0)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
-    build(url, port).serve_sync()
-
-
-class Crew:
-    """The workers, as children of this process."""
-
-    def __init__(self, url: str, port: int) -> None:
-        self._given = (url, port)
-        self._living, self._held = os.pipe()  # closed when this process ends, however it does
-        self._codes: dict[int, int | None] = {}  # None: it lives
-
-    def start(self) -> int:
-        """Fork a worker."""
-        pid = os.fork()
-        if not pid:
-            os.close(self._held)
-            _work(*self._given, self._living)
-            os._exit(0)
-        self._codes[pid] = None
-        return pid
-
-    def signal(self, number: int, pid: int) -> int:
-        """Send a signal, if it still lives; 1: it does."""
-        if self.code(pid) is not None:
-            return 0
-        os.kill(pid, number)
-        return 1
-
-    def code(self, pid: int) -> int | None:
-        """Tell how a worker has ended; None: it lives."""
-        if self._codes[pid] is None:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            self._codes[pid] = os.waitstatus_to_exitcode(status) if found else None
-        return self._codes[pid]
-
-    def end(self) -> None:
-        """Kill them all."""
-        for pid in self._codes:
-            self.signal(signal.SIGKILL, pid)
-
-
-def main(url: str, port: int) -> None:
-    """Fork workers and signal them, as is asked for; answer each line with a number."""
-    crew = Crew(url, port)
-    for line in sys.stdin:
-        match line.split():
-            case ["start"]:
-                answer = crew.start()
-            case ["signal", number, pid]:
-                answer = crew.signal(int(number), int(pid))
-            case _:
-                raise SystemExit(f"what is {line!r}?")
-        print(answer, flush=True)  # noqa: T201
-    crew.end()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))

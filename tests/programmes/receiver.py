@@ -44,7 +44,8 @@ class Receiver:
 
     def note(self, what: str, words: Words) -> None:
         """Write a line; it is on the disk before anybody hears of it."""
-        os.write(self._log, json.dumps({"what": what, **words}).encode() + b"\n")
+        at = asyncio.get_running_loop().time()
+        os.write(self._log, json.dumps({"what": what, "at": at, **words}).encode() + b"\n")
         os.fdatasync(self._log)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -253,6 +253,18 @@ async def test_of_two_decisions_at_once_one_counts(store: Store, other: Store) -
     assert kinds.count("approval.approve") + kinds.count("approval.reject") == 1
 
 
+async def test_what_was_asked_last_is_the_latest_also_if_the_clock_was_set_back(
+    store: Store,
+) -> None:
+    made = await asked(store)
+    await store.vote("ap1", yes(made))
+    again = replace(made, id="ap2", created_at=made.created_at - 3600)
+    await store.write(write_of(await claim_one(store), approvals=(again,)))
+    latest = await store.approval_of_step("a", "pay#1")
+    assert latest is not None
+    assert latest.id == "ap2"
+
+
 async def test_the_same_question_is_asked_once(store: Store) -> None:
     made = await asked(store)
     await store.send("a", "wake", b"1")
@@ -336,10 +348,9 @@ async def test_a_notice_is_taken_by_one_and_comes_again_until_it_is_delivered(
 
 async def addressed(store: Store, channel: str, *recipients: str) -> None:
     """Give every recipient a notice, as a courier does."""
-    now = await store.now()
     for notice in await store.take_notices([channel]):
         assert notice.recipient == ""
-        rows = [notice.to(each, now) for each in recipients]
+        rows = [notice.to(each) for each in recipients]
         await store.settle_notice(notice.addressed(), *rows)
 
 
@@ -361,9 +372,8 @@ async def test_recipients_are_found_out_once(store: Store, other: Store) -> None
         await store.take_notices(["mail"], lease=0),
         await other.take_notices(["mail"], lease=0),
     )
-    now = await store.now()
     for desk, notice in ((store, one), (other, two)):
-        await desk.settle_notice(notice.addressed(), notice.to("ann", now), notice.to("bob", now))
+        await desk.settle_notice(notice.addressed(), notice.to("ann"), notice.to("bob"))
     taken = await store.take_notices(["mail"])
     assert sorted(each.recipient for each in taken) == ["ann", "bob"]
 
@@ -385,9 +395,8 @@ async def test_each_recipient_gets_one_notice_at_a_time(store: Store, other: Sto
     await addressed(store, "mail", "ann", "bob")
     assert isinstance(await store.vote("ap1", yes(made)), Approval)
     taken = await store.take_notices(["mail"], lease=0)  # both questions, and the decision
-    now = await store.now()
     (decision,) = [each for each in taken if not each.recipient]
-    rows = [decision.to(each, now) for each in ("ann", "bob")]
+    rows = [decision.to(each) for each in ("ann", "bob")]
     await store.settle_notice(decision.addressed(), *rows)
     first = await store.take_notices(["mail"])
     assert sorted((each.recipient, each.kind) for each in first) == [

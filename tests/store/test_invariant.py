@@ -1,6 +1,9 @@
 """Every rule of a store is broken once, by hand, and the look for it finds it."""
 
 import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -11,8 +14,10 @@ from perdure.jobs.approval import Action, Approval, ApprovalTerms, Person, Vote
 from perdure.jobs.budget import Amount, Budget
 from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
 from perdure.jobs.invariant import INVARIANTS
-from perdure.jobs.model import EntryKind, JournalEntry
+from perdure.jobs.model import EntryKind, JournalEntry, NewBeginning
+from perdure.jobs.payload import split
 from perdure.jobs.state import JobState, StepState
+from perdure.store.statements import load
 from perdure.store.store import Store
 from tests.support.store import (
     aside,
@@ -87,6 +92,7 @@ async def populate(store: Store) -> None:
     await _undone_family(store)
     await _waiting_family(store)
     await _asking(store)
+    await _continued(store)
     await store.submit([new_job("pending"), new_job("later", delay=3600.0)])
 
 
@@ -94,6 +100,9 @@ async def _done(store: Store) -> None:
     claim = await started(store, "done")
     paid = entry(0, id="pay#1", attempt=1, name="pay")
     await store.write(write_of(claim, paid, effects=(payment("done", "k-done"),)))
+    large, chunks = split(b'["' + b"large " * 4000 + b'"]')
+    loaded = entry(1, id="load#1", attempt=1, name="load", input=large, output=large)
+    await store.write(write_of(claim, loaded, chunks=tuple(chunks)))
     await store.reserve(aside(claim, "done/pay#1/1", 1), Budget())
     spent = settles("done", "done/pay#1/1", Amount.of(usd=1))
     await store.write(write_of(claim, spending=(spent,), job=ends(result=b"1")))
@@ -154,6 +163,44 @@ async def _asking(store: Store) -> None:
     ann = Person(id="ann", tenant="acme", roles=frozenset({"approver"}))
     await store.vote(yes.id, Vote(person=ann, verdict="approve", action_hash=yes.action.hash))
     await store.write(write_of(claim, job=releases(J.PAUSED)))
+
+
+async def _continued(store: Store) -> None:
+    """A job that was undone after `continue_as`: what it did before is settled."""
+    claim = await started(store, "continued")
+    line = payment("continued", "k-before")
+    place = JournalEntry(
+        seq=1, id="child:work#1", kind=EntryKind.CHILD, name="child:work", state=S.PENDING
+    )
+    settled = new_job("settled", parent="continued", parent_seq=1)
+    paid = entry(0, id="pay#1", attempt=1, name="pay")
+    await store.write(write_of(claim, paid, place, children=(settled,), effects=(line,)))
+    child = await claim_one(store)
+    await store.write(write_of(child, entry(0, id="look#1", attempt=1, name="look")))
+    await store.write(write_of(child, job=ends(result=b"1")))
+    first = JournalEntry(
+        seq=2, id="continued#1", kind=EntryKind.VALUE, name="continued", state=S.SUCCEEDED,
+        output=b"1",
+    )  # fmt: skip
+    begins = NewBeginning(name="work", version="1", input=b"2", seq=2)
+    await store.write(write_of(claim, first, job=releases(due_at=0.0, begins_anew=begins)))
+    claim = await claim_one(store)
+    line = replace(payment("continued", "k-since"), no=1, place=Place("/1/pay#1", 1))
+    place = replace(place, seq=4, id="/1/child:work#1")
+    later = new_job("later child", parent="continued", parent_seq=4)
+    paid = entry(3, id="/1/pay#1", attempt=1, name="pay")
+    await store.write(write_of(claim, paid, place, children=(later,), effects=(line,)))
+    child = await claim_one(store)
+    await store.write(write_of(child, job=ends(result=b"1")))
+    undo = JournalEntry(
+        seq=5, id="undo:/1/pay#1/2", kind=EntryKind.UNDO, name="undo:pay", state=S.SUCCEEDED,
+        input=b'{"id": "undo:/1/pay#1/2", "child": null}', output=b"null", attempt=1,
+    )  # fmt: skip
+    going = releases(J.COMPENSATING, due_at=0.0, error=b'{"message": "no"}')
+    await store.write(write_of(claim, undo, replace(paid, state=S.COMPENSATING), job=going))
+    claim = await claim_one(store)
+    paid = replace(paid, state=S.COMPENSATED)
+    await store.write(write_of(claim, paid, job=ends(J.COMPENSATED, error=b'{"message": "no"}')))
 
 
 async def names(store: Store) -> set[str]:
@@ -235,8 +282,17 @@ PLANTED = [
         "standing_work",
         "UPDATE journal SET input = '{\"child\": \"grandson\"}' WHERE id = 'undo:pay#1/1'",
     ),
+    ("standing_work", "DELETE FROM journal WHERE id = 'undo:/1/pay#1/2'"),
+    (
+        "standing_work",  # of a child that was submitted since the job continued
+        "UPDATE effect SET job_id = 'later child', step = 'look#1' WHERE job_id = 'done'",
+    ),
+    ("references", "UPDATE effect SET step = '/1/other#1' WHERE step = '/1/pay#1'"),
+    ("references", "UPDATE job SET parent_seq = 3 WHERE id = 'later child'"),
+    ("references", "UPDATE payload SET job_id = 'nobody'"),
+    ("payloads", "DELETE FROM payload"),
     ("late_entries", "UPDATE journal SET seq = 9 WHERE job_id = 'undone' AND id = 'child:work#1'"),
-    ("late_entries", "UPDATE journal SET seq = -1 WHERE job_id = 'done'"),
+    ("late_entries", "UPDATE journal SET seq = -1 WHERE job_id = 'done' AND seq = 0"),
     (
         "entries_twice",
         (
@@ -300,6 +356,13 @@ PLANTED = [
         (
             "INSERT INTO output (job_id, topic, no, pieces, step, attempt, part, size, data, at) "
             "VALUES ('done', 't', 1, 1, '', 0, 0, 1, '[1]', 1)"
+        ),
+    ),
+    (
+        "references",
+        (
+            "INSERT INTO output (job_id, topic, no, pieces, step, attempt, part, size, data, at) "
+            "VALUES ('nobody', 't', 1, 1, '', 0, 0, 1, '[1]', 1)"
         ),
     ),
     (
@@ -372,6 +435,55 @@ async def test_no_more_are_listed_of_each_rule_than_were_asked_for(url: str, sto
 def test_every_rule_is_planted_and_says_what_to_do() -> None:
     assert {name for name, _ in PLANTED} == {each.name for each in INVARIANTS}
     assert all(each.sentence.endswith(".") and each.advice for each in INVARIANTS)
+
+
+async def test_every_part_of_a_rule_finds_something_that_is_planted(url: str, store: Store) -> None:
+    """A rule is a union of queries, and each of them must be able to find something."""
+    await populate(store)
+    idle = {
+        (name, part)
+        for name in sorted({each.name for each in INVARIANTS} - {"decisions"})
+        for part in parts_of(url, name)
+        if not any(finds(url, part, planted) for rule, planted in PLANTED if rule == name)
+    }
+    assert idle == set()
+
+
+def parts_of(url: str, name: str) -> list[str]:
+    """Return the queries whose union a rule is, each with the tables that it begins with."""
+    lines = load("sqlite" if url.startswith("sqlite") else "postgres")[name].splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("SELECT"))
+    tables = "\n".join(lines[:first])
+    return [f"{tables}\n{each}" for each in "\n".join(lines[first:]).split("\nUNION ALL\n")]
+
+
+def finds(url: str, query: str, planted: str) -> bool:
+    """Whether a query finds something in a store in which this is planted, for this moment."""
+    with planted_for_a_moment(url, planted) as run:
+        return bool(run(query))
+
+
+@contextmanager
+def planted_for_a_moment(url: str, planted: str) -> Generator[Callable[[str], list[Any]]]:
+    """Plant something in a transaction that is rolled back."""
+    if url.startswith("sqlite"):
+        path = urlsplit(url).path.removeprefix("/")
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            triggers = database.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")
+            for (name,) in triggers.fetchall():
+                database.execute(f"DROP TRIGGER {name}")
+            for statement in planted.split(";"):
+                database.execute(statement)
+            yield lambda query: database.execute(query, {"limit": 9}).fetchall()
+            database.execute("ROLLBACK")
+        return
+    base, _, schema = url.rpartition("&schema=")
+    options = f"-c search_path={schema} -c session_replication_role=replica"
+    with psycopg.connect(base, options=options) as pg:
+        pg.execute(planted.encode())
+        yield lambda query: pg.execute(query.encode(), {"limit": 9}).fetchall()
+        pg.rollback()
 
 
 async def test_jobs_at_work_break_no_rule(store: Store) -> None:

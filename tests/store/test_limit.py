@@ -2,9 +2,12 @@
 
 from collections import Counter
 
+import pytest
+
 from perdure.jobs.model import QueueLimit
 from perdure.store.store import Store
-from tests.support.store import claims, ends, new_job, sql, write_of
+from tests.support.set_clock import StoreClock
+from tests.support.store import claims, ends, new_job, write_of
 
 
 async def test_no_more_run_than_the_queue_allows(store: Store, other: Store) -> None:
@@ -41,26 +44,34 @@ async def test_both_limits_hold_together(store: Store) -> None:
     assert len({claim.job.tenant for claim in found}) == len(found) == 3
 
 
-async def test_no_more_start_than_the_rate_allows(store: Store, other: Store, url: str) -> None:
-    await store.submit([new_job(f"j{number}") for number in range(20)])
-    queues = {"default": QueueLimit(rate=4, per=3600.0)}
-    assert len(await claims(store, 3, queues=queues)) == 3
-    assert len(await claims(other, 9, owner="w2", queues=queues)) == 1
-    assert await claims(store, queues=queues) == []
-    sql(url, "UPDATE queue SET tokens_at = tokens_at - 1800")
-    assert len(await claims(store, queues=queues)) == 2
-    sql(url, "UPDATE queue SET tokens_at = tokens_at - 72000")
-    assert len(await claims(store, queues=queues)) == 4
+async def test_no_more_start_than_the_rate_allows(timed: Store, clock: StoreClock) -> None:
+    other = await clock.open()
+    await timed.submit([new_job(f"j{number:02}") for number in range(40)])
+    queues = {"default": QueueLimit(rate=10, per=60.0)}
+    assert len(await claims(timed, 3, queues=queues)) == 3
+    clock.let_pass(30)
+    assert len(await claims(other, 9, owner="w2", queues=queues)) == 7
+    clock.let_pass(25)
+    assert await claims(timed, queues=queues) == []  # ten in the last minute
+    clock.let_pass(10)
+    assert len(await claims(timed, queues=queues)) == 3
+    clock.let_pass(600)
+    assert len(await claims(timed, queues=queues)) == 10  # what was not used does not add up
+    await other.close()
 
 
-async def test_a_clock_that_was_ahead_does_not_stop_a_rated_queue(store: Store, url: str) -> None:
-    await store.submit([new_job(f"j{number}") for number in range(20)])
+@pytest.mark.parametrize("step", [36000.0, -36000.0])
+async def test_a_clock_that_is_set_does_not_stop_a_rated_queue(
+    timed: Store, clock: StoreClock, step: float
+) -> None:
+    await timed.submit([new_job(f"j{number}") for number in range(20)])
     queues = {"default": QueueLimit(rate=4, per=3600.0)}
-    assert len(await claims(store, queues=queues)) == 4
-    sql(url, "UPDATE queue SET tokens_at = tokens_at + 360000")  # as if claimed by that clock
-    assert await claims(store, queues=queues) == []
-    sql(url, "UPDATE queue SET tokens_at = tokens_at - 1800")  # half an hour goes by
-    assert len(await claims(store, queues=queues)) == 2
+    assert len(await claims(timed, queues=queues)) == 4
+    clock.step(step)
+    again = await claims(timed, queues=queues)
+    assert len(again) <= 4
+    clock.let_pass(3601)  # at most one `per` after it
+    assert len(await claims(timed, queues=queues)) == 4
 
 
 async def test_a_limited_queue_does_not_limit_another(store: Store) -> None:

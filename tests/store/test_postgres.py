@@ -361,3 +361,24 @@ def _is_waiting(base: str, holder: psycopg.Connection[tuple[object, ...]]) -> bo
         query = b"SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
         row = pg.execute(query, (holder.info.backend_pid,)).fetchone()
     return bool(row and row[0])
+
+
+async def test_a_job_that_is_being_forked_is_not_deleted_meanwhile(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        claim = await started(store, "a")
+        await store.write(write_of(claim, entry(0), entry(1)))
+        await store.write(write_of(claim, job=ends(result=b"1")))
+        base, _, schema = postgres_url.rpartition("&schema=")
+        with psycopg.connect(base, options=f"-c search_path={schema}") as blocker:
+            blocker.execute(b"SELECT 1 FROM turn FOR UPDATE")  # the fork waits for its turn
+            forked = asyncio.ensure_future(
+                store.fork("a", new_job("b", forked_from="a"), before=1, actor="kim")
+            )
+            while not _is_waiting(base, blocker):
+                assert not forked.done()
+                await asyncio.sleep(0)
+            assert await other.prune(await store.now() + 9.0, 10) == 0
+            blocker.commit()
+        await forked
+        assert [each.id for each in await store.journal("b")] == ["step#0"]
+        assert await other.prune(await store.now() + 9.0, 10) == 1

@@ -83,9 +83,11 @@ async def test_outcomes_tell_how_jobs_ended(store: Store) -> None:
     claim = await started(store, "a")
     await store.write(write_of(claim, job=ends(JobState.FAILED, error=b'"E"')))
     await store.submit([new_job("b")])
+    job = await store.job("a")
+    assert job is not None
     assert await store.outcomes(["b", "nowhere", "a"]) == [
         JobOutcome("b", JobState.PENDING, None, None),
-        JobOutcome("a", JobState.FAILED, None, b'"E"'),
+        JobOutcome("a", JobState.FAILED, None, b'"E"', ended_at=job.ended_at),
     ]
 
 
@@ -203,12 +205,12 @@ async def test_a_paused_schedule_does_not_fire(store: Store) -> None:
 
 
 async def test_workers_beat_and_sign_off(store: Store) -> None:
-    assert await store.heartbeat("w1", b'{"host": "x"}', "d1") == 1
-    assert await store.heartbeat("w2", b"{}") == 2
+    assert (await store.heartbeat("w1", b'{"host": "x"}', "d1")).workers == 1
+    assert (await store.heartbeat("w2", b"{}")).workers == 2
     first, _ = await store.workers()
     assert (first.owner, first.info, first.definitions) == ("w1", b'{"host": "x"}', "d1")
     assert first.silent_for >= 0
-    assert await store.heartbeat("w1", None) == 1
+    assert (await store.heartbeat("w1", None)).workers == 1
     assert [worker.owner for worker in await store.workers()] == ["w2"]
 
 

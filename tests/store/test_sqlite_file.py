@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from perdure.base.clock import SystemClock
 from perdure.base.errors import (
     LeaseLost,
     SchemaError,
@@ -28,6 +27,7 @@ from perdure.store.sqlite.connection import kind_of
 from perdure.store.sqlite.store import SqliteStore
 from perdure.store.sqlite.writer import SqliteWriter
 from perdure.store.store import Store
+from tests.support.set_clock import SetClock
 from tests.support.store import LEASE, claim_one, claims, entry, new_job, sql, started, write_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -233,18 +233,6 @@ def test_a_store_does_not_cross_a_fork(path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-class SetClock(SystemClock):
-    """A clock whose wall time somebody sets."""
-
-    __slots__ = ("ahead",)
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def time(self) -> float:
-        return SystemClock().time() + self.ahead
-
-
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
 async def test_a_set_wall_clock_does_no_harm_to_leases(path: Path, jump: float) -> None:
     clock = SetClock()
@@ -267,10 +255,10 @@ async def test_a_set_wall_clock_does_no_harm_to_rates(path: Path, jump: float) -
     queues = {"default": QueueLimit(rate=4, per=3600.0)}
     assert len(await claims(store, queues=queues)) == 4
     clock.ahead = jump
+    clock.passed = 3590.0
     assert await claims(store, queues=queues) == []
-    sql(f"sqlite:///{path}", "UPDATE queue SET tokens_at = tokens_at - 1800")
-    clock.ahead = 0.0
-    assert len(await claims(store, queues=queues)) == 2
+    clock.passed = 3601.0
+    assert len(await claims(store, queues=queues)) == 4
     await store.close()
 
 

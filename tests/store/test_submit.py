@@ -4,11 +4,20 @@ import asyncio
 
 import pytest
 
-from perdure.base.errors import JobNotFound, KeyConflict
-from perdure.jobs.model import QueueLimit, Submitted
+from perdure.base.errors import IllegalTransition, JobNotFound, KeyConflict
+from perdure.jobs.model import NewBeginning, QueueLimit, Submitted
 from perdure.jobs.state import JobState
 from perdure.store.store import Store
-from tests.support.store import claim_one, claims, ends, entry, new_job, started, write_of
+from tests.support.store import (
+    claim_one,
+    claims,
+    ends,
+    entry,
+    new_job,
+    releases,
+    started,
+    write_of,
+)
 
 
 async def test_a_job_is_read_back_as_it_was_given(store: Store) -> None:
@@ -174,6 +183,16 @@ async def test_a_fork_begins_with_a_part_of_the_journal(store: Store) -> None:
     assert [(each.seq, each.output) for each in copied.journal] == [(0, b"1"), (1, b"1")]
     assert [event.type for event in await store.events("a")][-1] == "forked"
     assert [each.seq for each in await store.journal("a")] == [0, 1, 2]
+
+
+async def test_a_fork_before_an_entry_that_is_not_there_any_more_is_refused(store: Store) -> None:
+    claim = await started(store, "a")
+    await store.write(write_of(claim, entry(0), entry(1)))
+    begins = NewBeginning(name="work", version="1", input=b"2", seq=2)
+    await store.write(write_of(claim, entry(2), job=releases(begins_anew=begins)))
+    with pytest.raises(IllegalTransition, match="begun anew"):
+        await store.fork("a", new_job("b", forked_from="a"), before=1, actor="kim")
+    assert await store.job("b") is None
 
 
 async def test_a_fork_of_nothing_is_refused(store: Store) -> None:

@@ -59,10 +59,10 @@ async def obeyed(app: App, job_id: str) -> None:
         await perdure.process.sleep("2ms")
 
 
-async def until(app: App, job_id: str, state: JobState) -> None:
-    """Wait until a job is in a state."""
-    reached = await (await app.handle(job_id)).until(state)
-    assert reached is state, f"the job is {reached}"
+async def until(app: App, job_id: str, *states: JobState) -> None:
+    """Wait until a job is in one of these states."""
+    reached = await (await app.handle(job_id)).until(*states)
+    assert reached in states, f"the job is {reached}"
 
 
 def job_of(app: App, step: Any) -> Any:

@@ -18,6 +18,8 @@ from perdure.base import telemetry
 from perdure.store.db_thread import BATCH
 from tests.support.web_client import api_of
 
+_WRITERS = ("perdure-writer", "perdure-control")
+
 
 def _kill_at(commit: int) -> None:
     """Kill this program when its store has made so many commits, before anybody learns of it."""
@@ -25,7 +27,7 @@ def _kill_at(commit: int) -> None:
 
     def handler(event: Any, measured: Any, metadata: Any, config: Any) -> None:
         del event, measured, config
-        if metadata["thread"] != "perdure-reader" and next(counted) == commit:
+        if metadata["thread"] in _WRITERS and next(counted) == commit:
             os.kill(os.getpid(), signal.SIGKILL)
 
     telemetry.attach("kill", BATCH, handler)

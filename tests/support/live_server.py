@@ -18,11 +18,17 @@ KIM = {"x-who": "kim@default operator,admin"}
 
 @asynccontextmanager
 async def served(
-    app: App, access: AccessGate | None = None, head_timeout: float = 75.0, **options: Any
+    app: App,
+    access: AccessGate | None = None,
+    head_timeout: float = 75.0,
+    connections: int = 1000,
+    **options: Any,
 ) -> AsyncGenerator[httpx.AsyncClient]:
     """The app behind a real server, and a client of it; without `access`, signed in as kim."""
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    settings = ServerSettings(port=0, signals=False, head_timeout=head_timeout)
+    settings = ServerSettings(
+        port=0, signals=False, head_timeout=head_timeout, connections=connections
+    )
     asgi = app.asgi(access=access or TrustingGate(), **options)
     headers = KIM if access is None else {}
     async with asyncio.TaskGroup() as group:

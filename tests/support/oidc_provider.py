@@ -2,10 +2,10 @@
 
 import threading
 from base64 import urlsafe_b64encode
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlencode
 
 import uvicorn
@@ -18,6 +18,8 @@ from starlette.routing import Route
 
 from perdure.base.clock import SystemClock
 
+Answering: TypeAlias = Callable[[Request], Awaitable[Response]]
+
 
 class Provider:
     """The provider; `claims` are added to those of each token, `key` signs them."""
@@ -26,17 +28,25 @@ class Provider:
         self.url = ""
         self.claims: dict[str, Any] = {"sub": "ann", "email": "ann@acme.test"}
         self.key = self.published = RSAKey.generate_key(2048, {"kid": "one"})
+        self.says: dict[str, bytes] = {}  # what it answers instead, by path
         self._codes: dict[str, dict[str, str]] = {}
 
     def app(self) -> Starlette:
         return Starlette(
             routes=[
-                Route("/.well-known/openid-configuration", self._configuration),
+                Route("/.well-known/openid-configuration", self._or_else(self._configuration)),
                 Route("/authorize", self._authorize),
-                Route("/token", self._token, methods=["POST"]),
-                Route("/keys", self._keys),
+                Route("/token", self._or_else(self._token), methods=["POST"]),
+                Route("/keys", self._or_else(self._keys)),
             ]
         )
+
+    def _or_else(self, answer: Answering) -> Answering:
+        async def answered(request: Request) -> Response:
+            found = await answer(request)
+            return Response(self.says.get(request.url.path, found.body), media_type="text/plain")
+
+        return answered
 
     async def _configuration(self, _: Request) -> Response:
         paths = {"authorization_endpoint": "authorize", "token_endpoint": "token"}

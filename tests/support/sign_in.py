@@ -18,5 +18,5 @@ def signed_in(link: str) -> httpx.Client:
 
 def use(browser: httpx.Client, link: str) -> httpx.Response:
     """Press the button of the page that a link leads to."""
-    (secret,) = parse_qs(urlsplit(link).query)["link"]
+    (secret,) = parse_qs(urlsplit(link).fragment)["link"]
     return browser.post("/login", data={"link": secret})

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import perdure
-from perdure import Retry
+from perdure import Retry, WorkerSettings
 from perdure.app import App
 from perdure.base.errors import JobFailed, StoreError
 from perdure.engine.run.context import JobContext
@@ -340,5 +340,26 @@ def test_an_environment_is_opened_used_and_closed_in_different_tasks_as_a_fixtur
             await asyncio.ensure_future(manager.__aenter__())
             assert await asyncio.ensure_future(use()) == "morning"
             await asyncio.ensure_future(manager.__aexit__(None, None, None))
+
+    asyncio.run(main())
+
+
+def test_a_job_is_deleted_when_it_is_old_although_none_had_ended_at_the_last_look(url: str) -> None:
+    async def main() -> None:
+        app = App(NEVER_OPENED, worker=WorkerSettings(keep="10m"))
+
+        @app.job
+        async def job(ctx: JobContext) -> str:
+            return "done"
+
+        async with environment(app, url=url) as env:
+            handle = await app.submit(job())
+            assert await handle.result() == "done"
+            await env.sleep("9m")
+            assert len(await app.find_jobs()) == 1
+            await env.sleep("3m")  # every minute, workers look
+            async with asyncio.timeout(20):
+                while await app.find_jobs():
+                    await looked_often()
 
     asyncio.run(main())

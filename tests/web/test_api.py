@@ -191,6 +191,22 @@ async def test_messages_and_output_of_a_job(app: App) -> None:
         assert output["ended"] is True
 
 
+async def test_an_ended_job_knows_the_keys_it_has_and_takes_nothing_new(app: App) -> None:
+    async with api_of(app) as api:
+        id = await submitted(api, "listens")
+
+        async def send(key: str) -> tuple[int, str]:
+            body = {"topic": "name", "payload": "Kim", "key": key}
+            answer = await api.post(f"/api/v1/jobs/{id}/send", json=body)
+            return answer.status_code, answer.json().get("code", "")
+
+        assert await send("1") == (200, "")
+        async with app.running():
+            assert await (await app.handle(id)).result() == "Kim"
+        assert await send("1") == (200, "")
+        assert await send("2") == (409, "illegal_transition")
+
+
 async def test_an_approval_is_listed_shown_and_decided_with_the_hash_that_was_seen(
     app: App,
 ) -> None:
@@ -213,7 +229,9 @@ async def test_a_large_payload_is_referred_to_and_read_in_slices(app: App) -> No
         app.job(long_text)
         id = await submitted(api, "long_text", 20_000)
         await (await app.handle(id)).wait()
-        large = (await api.get(f"/api/v1/jobs/{id}")).json()["result"]["$large"]
+        shown = (await api.get(f"/api/v1/jobs/{id}")).json()
+        large = shown["large"]["result"]
+        assert (shown["result"], list(shown["large"])) == (None, ["result"])
         assert (large["bytes"], large["preview"][:3]) == (20_002, '"xx')
         whole = await api.get(large["href"])
         assert whole.json() == "x" * 20_000

@@ -27,7 +27,8 @@ async def test_a_string_without_an_end_costs_no_more_than_one_with_an_end(
     start = b"[" * (LIMITS.depth + 1) + b'"'
     body = start + b'\\"' * ((LIMITS.body - len(start) - len(end)) // 2) + end
     async with web_of(app) as web:  # with quadratic time, this took hours
-        answer = await web.post("/api/v1/jobs", content=body)
+        _, secret = await token_of(app, Role.OPERATOR)
+        answer = await web.post("/api/v1/jobs", content=body, headers=bearer(secret))
         assert answer.json()["code"] == "too_deep"
 
 

@@ -1,10 +1,15 @@
 """Clients that send slowly, or too often: what they hold is limited, on a real server."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from perdure import App, Secret
 from perdure.jobs.audit import INSTALLATION
@@ -14,11 +19,16 @@ from perdure.web.access.rates import Rate
 from perdure.web.access.secret_text import new_token
 from perdure.web.access.settings import AccessSettings
 from perdure.web.body import RequestLimits
+from perdure.web.server import listener_at
 from tests.support.browser_like import signed_in, web_of
 from tests.support.live_server import served
+from tests.support.web_client import TrustingGate
 
 LINKS = LinkTokens((Secret("a key of at least thirty-two bytes, for tests"),))
-SUBMIT = b"POST /api/v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+SUBMIT = (
+    b"POST /api/v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    b"x-who: kim@default operator\r\n"
+)
 
 
 async def sent(client: httpx.AsyncClient, data: bytes) -> bytes:
@@ -50,6 +60,50 @@ async def test_a_body_that_is_too_large_is_not_awaited(url: str) -> None:
 async def test_a_connection_on_which_no_request_begins_is_closed(url: str, head: bytes) -> None:
     async with served(App(url), head_timeout=0.05) as client:
         await sent(client, head)
+
+
+async def test_without_a_credential_an_unfinished_body_ends_its_connection_at_once(
+    url: str,
+) -> None:
+    async with served(App(url), Access()) as client:
+        answer = await sent(client, SUBMIT + b"content-length: 100000\r\n\r\n[[[")
+        assert b"401" in answer.partition(b"\r\n")[0]
+        assert b"connection: close" in answer.lower()
+
+
+async def opened(client: httpx.AsyncClient, address: str) -> asyncio.StreamWriter:
+    """Open a connection from an address of this machine."""
+    where = urlsplit(str(client.base_url))
+    _, writer = await asyncio.open_connection(where.hostname, where.port, local_addr=(address, 0))
+    return writer
+
+
+async def test_one_address_has_a_quarter_of_all_connections(url: str) -> None:
+    async with served(App(url), connections=8) as client:
+        writers = [await opened(client, "127.0.0.2") for _ in range(2)]
+        assert not await sent_from(client, "127.0.0.2")
+        assert b" 200 " in await sent_from(client, "127.0.0.3")
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
+        again = b""
+        while not again:  # until the server has noticed
+            again = await sent_from(client, "127.0.0.2")
+
+
+async def sent_from(client: httpx.AsyncClient, address: str) -> bytes:
+    """Ask the probe from an address; return the answer, or nothing if there is none."""
+    where = urlsplit(str(client.base_url))
+    reader, writer = await asyncio.open_connection(
+        where.hostname, where.port, local_addr=(address, 0)
+    )
+    writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
 
 
 async def test_an_address_can_neither_ask_the_probe_nor_open_links_without_limit(url: str) -> None:
@@ -93,3 +147,31 @@ async def test_failed_sign_ins_are_audited_without_filling_the_log(url: str) -> 
         await signed_in(web, link="forged")
         last = (await app.verbs.audit_rows(INSTALLATION))[-1].entry
         assert last.data == {"by": "link", "left_out": 10}
+
+
+@asynccontextmanager
+async def mounted(app: App, limits: RequestLimits) -> AsyncGenerator[httpx.AsyncClient]:
+    """The app below `/ops` of another one, behind a plain uvicorn."""
+    pages = app.asgi(access=TrustingGate(), limits=limits)
+    site = Starlette(routes=[Mount("/ops", pages)], lifespan=pages.lifespan)
+    listener = listener_at("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(site, log_config=None, lifespan="on"))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.serve(sockets=[listener]))
+        where = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=where, timeout=30) as client:
+            listener.listen()  # who comes before the server is ready waits for it
+            yield client
+        server.should_exit = True
+
+
+async def test_in_another_server_unfinished_bodies_are_cut_off_by_time_and_by_their_sum(
+    url: str,
+) -> None:
+    limits = RequestLimits(body=20_000, bodies=80_000, body_timeout=2.0)
+    async with mounted(App(url), limits) as client:
+        begun = SUBMIT.replace(b"/api", b"/ops/api") + b"content-length: 19999\r\n\r\n"
+        whole = begun + b" " * 10_000
+        answers = await asyncio.gather(*(sent(client, whole) for _ in range(12)))
+        assert {each[9:12] for each in answers} == {b"408", b"429"}
+        assert (await client.get("/ops/healthz")).status_code == 200

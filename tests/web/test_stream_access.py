@@ -1,5 +1,7 @@
 """Who may listen to a stream of events, and for how long."""
 
+import re
+
 import pytest
 
 from perdure import App
@@ -7,6 +9,7 @@ from perdure.web import stream
 from perdure.web.access.gate import Access
 from perdure.web.access.principal import Role
 from perdure.web.access.tokens import revoke_token
+from perdure.web.stream_place import read_place, spell_place
 from tests.support.browser_like import bearer, token_of
 from tests.support.live_server import following, served
 from tests.support.tenants import canary, seeded, tenant_app
@@ -71,6 +74,40 @@ async def test_a_position_that_somebody_made_up_shows_nothing_of_another_tenant(
                 await frames.next("jobs")
             assert canary("globex") not in frames.text
             assert theirs["globex"].job not in frames.text
+
+
+async def test_the_ids_of_events_tell_nothing_of_what_other_tenants_do(app: App) -> None:
+    async with served(app) as client:
+        who = {"x-who": f"eve@acme {EVERYTHING}"}
+        ids: list[str] = []
+        for _ in range(2):
+            async with following(client, "jobs", **who) as frames:
+                await frames.opened()
+                ids += re.findall(r"id: at=(.*)", frames.text)
+            await seeded(app)  # jobs of every tenant
+        for each in ids:
+            assert not re.fullmatch(r"[0-9]*", each)
+        assert len(set(ids)) == len(ids) == 2
+        # Nor does it help to compare: the same place is spelled in another way each time.
+        async with following(client, "jobs", **who) as frames:
+            await frames.opened()
+            first = frames.text
+        async with following(client, "jobs", **who) as frames:
+            await frames.opened()
+            assert frames.text != first
+
+
+def test_a_place_is_read_back_by_its_tenant_alone_and_whatever_else_comes_is_none() -> None:
+    key = b"k" * 32
+    for place in (0, 1, 2**40, 2**62 - 1):
+        for tenant in (None, "", "all", "acme", "\ud800"):
+            spelled = spell_place(key, tenant, place)
+            assert read_place(key, tenant, spelled) == place
+            others = {None, "", "all", "acme", "globex"} - {tenant}
+            assert {read_place(key, each, spelled) for each in others} == {None}
+            assert read_place(b"j" * 32, tenant, spelled) is None
+    for made_up in ("", "0", "7", "=", "A" * 32, "A" * 4000, "%00", "AAAA"):
+        assert read_place(key, "acme", made_up) is None
 
 
 @pytest.mark.parametrize("topic", ["job:{}", "output:{}:default", "jobs,job:{}", "output:{}:a:b"])

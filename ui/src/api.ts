@@ -6,7 +6,7 @@ import { learnTime } from "./format";
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 
-/** A payload that is too large to be sent with the rest. */
+/** A payload that is too large to be sent with the rest: its field is null, and this is in `large`, by its name. */
 export interface Large {
   bytes: number;
   preview: string;
@@ -131,6 +131,7 @@ export interface Piece {
 export interface JobDetail extends JobRow {
   input: Json;
   result: Json;
+  large: Record<string, Large>;
   failure: Failure | null;
   wait: Json;
   request: string | null;
@@ -164,6 +165,7 @@ export interface Entry {
   error?: Failure | null;
   checkpoint?: Json;
   checkpoint_no?: number;
+  large?: Record<string, Large>;
 }
 
 export interface Span {
@@ -418,10 +420,20 @@ export function address(path: string, parameters: Parameters = {}): string {
   return url(`api/v1/${path}`) + (text ? `?${text}` : "");
 }
 
+// When somebody last used this page. What it asks for by itself later is no sign of a person: a
+// session goes idle beside a page that keeps itself up to date.
+let usedAt = Date.now();
+for (const event of ["keydown", "pointerdown", "pointermove", "wheel", "touchstart"]) {
+  addEventListener(event, () => { usedAt = Date.now(); }, { passive: true, capture: true });
+}
+const ATTENDED = 60_000; // milliseconds
+const unattended = (): boolean => Date.now() - usedAt > ATTENDED;
+
 async function send(target: string, options: RequestInit): Promise<Response> {
   let response: Response;
   try {
-    response = await fetch(target, { credentials: "same-origin", ...options });
+    const headers = { ...(options.headers as Record<string, string> | undefined), ...(unattended() ? { "X-Unattended": "1" } : {}) };
+    response = await fetch(target, { credentials: "same-origin", ...options, headers });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     reachable.value = false;
@@ -455,6 +467,12 @@ export async function signOut(): Promise<void> {
   location.assign(url("login"));
 }
 
+/** Ends every session of this person, also this one. */
+export async function signOutEverywhere(): Promise<void> {
+  await ask("DELETE", "sessions");
+  location.assign(url("login"));
+}
+
 export async function get<T>(path: string, parameters: Parameters = {}, signal?: AbortSignal): Promise<T> {
   const response = await send(address(path, parameters), { signal: signal ?? null, headers: { Accept: "application/json" } });
   const body = (await response.json()) as T;
@@ -463,8 +481,7 @@ export async function get<T>(path: string, parameters: Parameters = {}, signal?:
 }
 
 export async function getText(href: string): Promise<string> {
-  const target = href.startsWith("/") || href.includes("://") ? href : url(href);
-  return (await send(target, {})).text();
+  return (await send(href, {})).text();
 }
 
 /** A key by which a request that is sent again is known to be the same. */
@@ -482,8 +499,5 @@ export async function ask<T>(method: "POST" | "PUT" | "DELETE", path: string, bo
 }
 
 export const post = <T>(path: string, body?: unknown, key?: string): Promise<T> => ask<T>("POST", path, body, key);
-
-export const isLarge = (value: unknown): value is { $large: Large } =>
-  value !== null && typeof value === "object" && "$large" in value;
 
 export const part = encodeURIComponent;

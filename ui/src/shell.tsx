@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { get, type JobRow, may, type Page, reachable, session, signIn, signOut, type Summary } from "./api";
+import { get, type JobRow, may, type Page, reachable, session, signIn, signOut, signOutEverywhere, type Summary } from "./api";
 import { url } from "./base";
 import { count, zone } from "./format";
 import { shortcuts, useKeys } from "./keys";
@@ -127,7 +127,7 @@ function TopBar() {
       <button class="icon-button only-wide" title="Keyboard (?)" aria-label="Keyboard shortcuts" onClick={() => { helpOpen.value = true; }}><Icon name="key" /></button>
       {principal && <Menu label={`${principal.name || principal.id}: ${principal.roles.join(", ")}`} text={principal.name || principal.id} items={[
         { text: "Sign in again", run: () => signIn(true) },
-        ...(session.value?.csrf ? [{ text: "Sign out", run: () => void signOut() }] : []),
+        ...(session.value?.csrf ? [{ text: "Sign out", run: () => void signOut() }, { text: "Sign out everywhere", run: () => void signOutEverywhere() }] : []),
       ]} />}
     </header>
   );

@@ -51,3 +51,8 @@ class BootClock:
         """Return seconds since the machine booted."""
         clock = getattr(machine, "CLOCK_BOOTTIME", machine.CLOCK_MONOTONIC)
         return machine.clock_gettime(clock)
+
+    @staticmethod
+    def suspended() -> float:
+        """Return for how long the machine was suspended, which `monotonic` does not count."""
+        return BootClock.seconds() - machine.monotonic()

@@ -1,9 +1,10 @@
 """Encryption of payloads: AES-256-GCM whose nonce is made from what is encrypted.
 
 The store compares payloads (a result is written once, and the same again is ignored), so the same
-text in the same place must give the same ciphertext. The nonce is therefore an HMAC of the place
-and the text, under a key of its own: it repeats only with both of them. What that tells a reader of
-the database, and what it does not, is in `docs/adr/0024-payload-encryption.md`.
+text in the same place gives the same ciphertext, as long as the key is the same. The nonce is
+therefore an HMAC of the place and the text, under a key of its own: it repeats only with both of
+them. What that tells a reader of the database, and what it does not, is in
+`docs/adr/0024-payload-encryption.md`.
 
 A sealed text is JSON, so that SQL which looks into payloads finds a text and no error:
 
@@ -38,8 +39,8 @@ _TEXT: Final = len(MARK) + _ID + 1  # where the base64 of a text begins
 _BYTES: Final = len(_BYTES_MARK) + _ID
 _NONCE: Final = 12  # bytes
 _KEY: Final = 32
-# They tell nothing, there are many of them, and SQL compares some of them.
-TRIVIAL: Final = frozenset({"", "{}", "[]", '""', "null"})
+# They tell nothing, there are many of them, and SQL writes or compares some of them.
+TRIVIAL: Final = frozenset({"", "{}", "[]", '""', "null", "(deleted)"})
 
 
 def generate_key() -> str:
@@ -114,9 +115,11 @@ class Encryption:
         """Return a text as it is stored in this place: table, column and row."""
         if self._first is None or text in TRIVIAL:
             return text
-        return (
-            f'{MARK}{self._first.id}:{b64encode(self._first.seal(place, text.encode())).decode()}"'
-        )
+        return _sealed(self._first, place, text)
+
+    def sign(self, place: str, text: str) -> str:
+        """Return a text sealed with the first key, even if nothing else is encrypted."""
+        return _sealed(next(iter(self._keys.values())), place, text)
 
     def open(self, place: str, stored: str) -> str:
         """Return the text that is stored in this place; one that is not sealed as it is.
@@ -257,6 +260,10 @@ class _Key:
     def name(self, job_id: str, digest: str) -> str:
         made = hmac.digest(self._namer, f"{job_id}/{digest}".encode(), "sha256")
         return f"{self.id}-{made.hex()[:32]}"
+
+
+def _sealed(key: _Key, place: str, text: str) -> str:
+    return f'{MARK}{key.id}:{b64encode(key.seal(place, text.encode())).decode()}"'
 
 
 def _read(text: str, place: int) -> bytes:

@@ -73,6 +73,7 @@
           ├── StoreUnreachable      … the database does not answer; also a ConnectionError
           ├── StoreFull             … the disk is full
           ├── StoreReadOnly         … it is read-only
+          ├── QueryTooSlow          … a search took longer than it may, and was given up
           ├── EncryptionError       … its payloads cannot be decrypted: a key is missing, or wrong
           └── SchemaError           … its schema is newer than the code, or not ours
 
@@ -639,6 +640,16 @@ class StoreFull(StoreError):
 
 class StoreReadOnly(StoreError):
     """The database is read-only."""
+
+
+class QueryTooSlow(StoreError):
+    """A search took longer than it may, and was given up."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the search took longer than {seconds:g} s and was given up: ask for fewer jobs, "
+            "by their age as in created:<1d, or by their parent or id"
+        )
 
 
 class EncryptionError(StoreError):

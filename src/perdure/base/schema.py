@@ -192,7 +192,7 @@ def json_schema(declared: Any) -> dict[str, Any]:
 
 def _of_model(kind: type[Any]) -> dict[str, Any]:
     if kind is object:
-        return {}
+        return {"description": "anything"}  # msgspec takes an empty one for none
     if issubclass(kind, Adapted):
         return inlined(cast("Any", kind).describe())
     if is_model(kind):

@@ -21,7 +21,7 @@ from perdure.cli.output import (
 )
 from perdure.cli.target import AppOption, UrlOption, find_caller
 from perdure.engine.caller import Caller
-from perdure.jobs.audit import INSTALLATION, AuditHead, AuditReport, AuditRow
+from perdure.jobs.audit import INSTALLATION, AuditHead, AuditReport, AuditRow, chain_of
 from perdure.web.access.audit_trail import verify_audit
 
 TenantOption: TypeAlias = Annotated[
@@ -46,8 +46,7 @@ def list_entries(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """List what principals have changed, the newest first."""
-    chain = INSTALLATION if tenant is None else tenant
-    found = perform(_newest, find_caller(app, url), chain, limit)
+    found = perform(_newest, find_caller(app, url), chain_of(tenant), limit)
     rows: list[dict[str, Any]] = [
         {**msgspec.to_builtins(each.entry), "hash": each.hash} for each in found
     ]
@@ -81,7 +80,7 @@ def verify(
 ) -> None:
     """Check every chain, or that of one tenant; exit with 1 if one is broken."""
     tenants = None if tenant is None else [tenant]
-    head = _head(tenant or INSTALLATION, expect)
+    head = _head(chain_of(tenant), expect)
     report = perform(_verify, find_caller(app, url), tenants, head)
     shown: dict[str, Any] = {"ok": report.ok, **msgspec.to_builtins(report)}
     if not give_one(shown, output, "ok"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.client import Client
 from perdure.web.access.gate import Access
-from perdure.web.access.sessions import local_operator, new_sign_in_link
+from perdure.web.access.sessions import link_path, local_operator, new_sign_in_link
 from perdure.web.access.settings import AccessSettings
 from perdure.web.access.site import LOOPBACK
 from perdure.web.server import ServerSettings, serve
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def new_link(served: "App | Client") -> str:
     """Return the path of a link that signs in once."""
-    return f"/login?link={await new_sign_in_link(served.verbs, local_operator())}"
+    return link_path(await new_sign_in_link(served.verbs, local_operator()))
 
 
 async def serve_locally(

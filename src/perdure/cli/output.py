@@ -15,6 +15,7 @@ from typing import IO, Annotated, Any, Final, NoReturn, TypeAlias, TypeVar, cast
 
 import typer
 from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from perdure.base.errors import (
@@ -160,9 +161,15 @@ def console(file: IO[str] | None = None) -> Console:
     return Console(file=file, markup=False, emoji=False, highlight=False)
 
 
-def cell(text: str, style: str = "", *, lines: bool = False, **layout: Any) -> Text:
+def cell(text: str, style: str = "", **layout: Any) -> Text:
     """Return a text for tables, with invisible characters spelled out."""
-    return Text(visible(text, None, lines=lines), style=style, **layout)
+    return Text(visible(text, None), style=style, **layout)
+
+
+def block(text: str, style: str = "") -> RenderableType:
+    """Return a text of several lines; all of them are indented, unlike any of ours."""
+    shown = Text(visible(text, None, lines=True), style=style)
+    return Padding(shown, (0, 0, 0, 2))  # also what is too long for one line
 
 
 def as_json(value: Any, indent: int | None = None) -> str:

@@ -14,7 +14,7 @@ from perdure.cli.output import Code, code_of, refuse, say
 from perdure.cli.target import AppOption, UrlOption, find_caller
 from perdure.client import Client
 from perdure.web.access.gate import Access
-from perdure.web.access.sessions import local_operator, new_sign_in_link
+from perdure.web.access.sessions import link_path, local_operator, new_sign_in_link
 from perdure.web.access.settings import AccessSettings
 from perdure.web.access.site import LOOPBACK as LOOPBACK_NAMES
 from perdure.web.server import LOOPBACK, ServerSettings, is_loopback
@@ -93,4 +93,4 @@ def _tell(link: str | None, url: str) -> None:
     if link is None:
         say("make a token to sign in with: perdure tokens create NAME --person ID --role admin")
     else:
-        say(f"sign in, once and within 15 minutes: {url}/login?link={link}")
+        say(f"sign in, once and within 15 minutes: {url}{link_path(link)}")

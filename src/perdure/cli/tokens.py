@@ -13,6 +13,7 @@ from perdure.cli.output import (
     Format,
     FormatOption,
     cell,
+    counted,
     give_one,
     give_table,
     perform,
@@ -23,7 +24,7 @@ from perdure.cli.output import (
 from perdure.cli.target import AppOption, UrlOption, find_caller
 from perdure.engine.caller import Caller
 from perdure.web.access.audit_trail import audited_verbs
-from perdure.web.access.principal import Permission, Principal, Role
+from perdure.web.access.principal import COMMAND_LINE, Permission, Principal, Role
 from perdure.web.access.tokens import (
     MadeToken,
     NewToken,
@@ -40,13 +41,14 @@ def add_to(app: typer.Typer) -> None:
     group.command()(create)
     group.command("list")(list_tokens)
     group.command()(revoke)
+    group.command("sign-out")(sign_out)
     app.add_typer(group, name="tokens")
 
 
 def _operator() -> Principal:
     """Return who has the store itself, and with it everything."""
     roles = frozenset({Role.ADMIN, Role.APPROVER})
-    return Principal(id=f"{getpass.getuser()} (command line)", tenant=None, roles=roles)
+    return Principal(id=f"{getpass.getuser()}{COMMAND_LINE}", tenant=None, roles=roles)
 
 
 def create(  # noqa: PLR0913  an option is a parameter
@@ -144,6 +146,25 @@ def revoke(
     """Revoke a token, and end the sessions that began with it."""
     perform(_revoke, find_caller(app, url), token)
     say(f"Token {token} is revoked.")
+
+
+def sign_out(
+    person: Annotated[str, typer.Argument(help="Who: the id by which they sign in.")],
+    *,
+    tenant: Annotated[
+        str | None, typer.Option(help="Their tenant; without it, a person of all tenants.")
+    ] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Sign a person out in every browser. Their tokens stay valid: revoke those, too."""
+    ended = perform(_sign_out, find_caller(app, url), person, tenant)
+    say(f"{counted(ended, 'session')} ended.")
+
+
+async def _sign_out(caller: Caller, person: str, tenant: str | None) -> int:
+    async with caller:
+        return await audited_verbs(_operator(), caller.verbs).end_sessions(person, tenant)
 
 
 async def _revoke(caller: Caller, token: str) -> None:

@@ -200,7 +200,11 @@ class Caller:
     async def send(
         self, job_id: str, topic: str, payload: Any = None, *, key: str | None = None
     ) -> bool:
-        """Send a message to a job; return False if this key was sent before."""
+        """Send a message to a job; return False if it already has this key.
+
+        Raises:
+            IllegalTransition: The job has ended, and does not have this key.
+        """
         return await (await self.handle(job_id)).send(topic, payload, key=key)
 
     async def find_jobs(self, query: JobQuery | None = None) -> list[Job]:
@@ -397,7 +401,9 @@ class Caller:
             ArgumentError: The arguments do not fit the step.
         """
         check_given(reason=reason)
-        seen = action_hash or (approval.action.hash if isinstance(approval, Approval) else None)
+        seen = action_hash
+        if seen is None and isinstance(approval, Approval):
+            seen = approval.action.hash
         if seen is None:
             raise ValueError(
                 "which action did they see? Pass the approval as it was read, "

@@ -222,7 +222,11 @@ class Handle(Generic[R]):
     # Commands
 
     async def send(self, topic: str, payload: Any = None, *, key: str | None = None) -> bool:
-        """Send the job a message, for its `ctx.receive`; False if this key was sent before."""
+        """Send the job a message, for its `ctx.receive`; return False if it already has this key.
+
+        Raises:
+            IllegalTransition: The job has ended, and does not have this key.
+        """
         check_given(topic=topic, key=key)
         data = encode(payload, what=f"message {topic!r}", kind="message")
         return await self._store.send(self.id, topic, data, key)
@@ -286,7 +290,8 @@ class Handle(Generic[R]):
             LookupError: The job has no such step.
         """
         check_given(by=by)
-        job, entry = await self.job(), await self._entry(before)
+        # The entry first: if the job begins anew in between, the store no longer finds the entry.
+        entry, job = await self._entry(before), await self.job()
         packed, requester = job.input, job.user
         if args or kwargs:
             if self._definition is None:

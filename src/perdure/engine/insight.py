@@ -155,7 +155,7 @@ class Insight:
             limit: How many failed jobs, and how many parked ones, are looked at.
         """
         failed = await self._store.failed_jobs(tenant, since, limit)
-        marks = await self._store.error_marks(tenant or ALL_TENANTS)
+        marks = await self._store.error_marks(ALL_TENANTS if tenant is None else tenant)
         return group_failures(failed, marks)
 
     async def metrics(self, tenant: str | None = None, minutes: int = 60) -> MetricsPage:

@@ -20,6 +20,7 @@ from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.verdict import (
     Completed,
     NeedsAttention,
+    ReplayInOrder,
     RunFailed,
     RunLost,
     RunVerdict,
@@ -139,6 +140,9 @@ async def _replayed(app: ReplayingApp, recorded: RecordedJob) -> ReplayReport:
     run = _ReplayRun(node, claim)
     try:
         verdict = await run_code(run, job_code)
+        if isinstance(verdict, ReplayInOrder):
+            run = _ReplayRun(node, replace(claim, journal=(*claim.journal, verdict.entry)))
+            verdict = await run_code(run, job_code)
     finally:
         node.close()
     return replace(report, drift=_drift(run, job, verdict), next=tuple(run.would_start))

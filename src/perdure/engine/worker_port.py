@@ -70,6 +70,14 @@ class WorkerPort(Protocol):
     @property
     def queues(self) -> Iterable[str]: ...
 
+    def lease_time(self) -> float:
+        """Return seconds by which leases are trusted: the loop's, and those of suspensions."""
+        ...
+
+    def suspended(self) -> float:
+        """Return for how long the machine was suspended."""
+        ...
+
     def poke(self) -> None:
         """Look for work soon."""
         ...

@@ -76,7 +76,8 @@ class ApprovalTerms(Struct, frozen=True, kw_only=True):
 
     Attributes:
         quorum: How many different people must approve.
-        four_eyes: The person who submitted the job may not decide about it.
+        four_eyes: Nobody decides who has asked for the job: who submitted, forked or scheduled it,
+            started a part of it again, or made the token of a program that did.
         approvers: Who may decide; empty: everybody with the role `approver`.
         expires: How long to wait; None: until somebody answers.
         valid: How long an approval can be used; then people are asked again.
@@ -110,6 +111,7 @@ class Person(Struct, frozen=True, kw_only=True):
         roles: What they may do there.
         is_program: Whether this is a service account.
         names: Their names elsewhere: an e-mail address, a Slack account.
+        makers: Who made the credential by which they decide, to its beginning; for four eyes.
     """
 
     id: str
@@ -117,6 +119,7 @@ class Person(Struct, frozen=True, kw_only=True):
     roles: frozenset[str] = frozenset()
     is_program: bool = False
     names: frozenset[str] = frozenset()
+    makers: frozenset[str] = frozenset()
 
     def is_called(self, name: str) -> bool:
         """Whether a name could mean this person, however it is spelled."""
@@ -162,7 +165,10 @@ class Approval(Struct, frozen=True, kw_only=True):
         risk: How dangerous the action is.
         reasons: Why it is so dangerous.
         requester: Who submitted the job.
-        makers: Who made the token by which a program submitted it: the program is theirs.
+        makers: Who made the token by which a program submitted it, who made the token of that
+            maker, and so on: the program is theirs.
+        requesters: Who else has asked for the job, or for one of its tree, and their makers: see
+            `store.verbs.requester`.
         terms: Who must approve, and within which time.
         state: The state.
         created_at: When it was asked; on new terms it is asked anew.
@@ -190,6 +196,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     requester: str = ""
     makers: frozenset[str] = frozenset()
+    requesters: frozenset[str] = frozenset()
     terms: ApprovalTerms = ApprovalTerms()
     state: ApprovalState = ApprovalState.PENDING
     decided_at: float | None = None
@@ -378,16 +385,25 @@ def why_not(approval: Approval, person: Person, now: float) -> Refusal | None:
 
 
 def _own(approval: Approval, person: Person, who: str) -> Refusal | None:
-    """Refuse the person who submitted the job, or whose program did; all, if that is unknown."""
+    """Refuse everybody who has asked for the job; all, if nobody knows who submitted it."""
     if not approval.terms.four_eyes:
         return None
     if (why := no_four_eyes(approval)) is not None:
         return Refusal("four eyes", why)
+    asked = _asked_for(approval, person, who)
+    return None if asked is None else Refusal("four eyes", f"{asked}: somebody else must decide")
+
+
+def _asked_for(approval: Approval, person: Person, who: str) -> str | None:
+    """Return how a person has asked for the job; None if they have not."""
     if person.is_called(approval.requester):
-        return Refusal("four eyes", f"{who} submitted this job: somebody else must decide")
+        return f"{who} submitted this job"
     if any(map(person.is_called, approval.makers)):
-        whose = f"{who} made the token of {approval.requester}, which submitted this job"
-        return Refusal("four eyes", f"{whose}: somebody else must decide")
+        return f"{who} made the token of {approval.requester}, which submitted this job"
+    if any(map(person.is_called, approval.requesters)):
+        return f"{who} asked for this job, or made the token of a program that did"
+    if same_person(person.makers, {approval.requester, *approval.makers, *approval.requesters}):
+        return f"somebody who asked for this job made the token of {who}"
     return None
 
 

@@ -16,9 +16,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-INSTALLATION: Final = ""
+INSTALLATION: Final = ""  # no tenant is called so: tokens, principals and jobs refuse it
 FIRST: Final = "0" * 64  # what the first entry of a chain has before it
+LOWEST: Final = -(2**63)  # that a database can store: a check leaves no row out
 LONGEST_TEXT: Final = 2000
+
+
+def chain_of(tenant: str | None) -> str:
+    """Return whose chain it is: that of a tenant, or of the installation if there is none."""
+    return INSTALLATION if tenant is None else tenant
 
 
 class AuditDraft(Struct, frozen=True, kw_only=True):
@@ -184,6 +190,8 @@ class AuditCheck:
         self.broken = Broken(tenant=self.tenant, no=no, why=why)
 
     def _why_broken(self, row: AuditRow) -> str | None:
+        if row.no < 1:
+            return f"entry {row.no} is there: a chain begins with entry 1"
         if row.no != self.count + 1:
             return f"entry {self.count + 1} is missing: entry {row.no} follows"
         if hash_of(row.line) != row.hash:

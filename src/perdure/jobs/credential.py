@@ -16,6 +16,9 @@ class TokenRow(Struct, frozen=True, kw_only=True):
     data: str
     principal: str  # who is let in by it
     created_by: str
+    # Who made it, who made the token of its maker, and so on: recorded when it is made, since later
+    # the tokens in between may be gone.
+    makers: tuple[str, ...] = ()
     tenant: str | None = None  # None: all tenants
     created_at: float = 0.0
     expires_at: float | None = None

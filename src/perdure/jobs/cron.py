@@ -8,7 +8,7 @@ The parser is imported with the first schedule: most programs have none.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -24,6 +24,8 @@ CatchUp: TypeAlias = Literal["skip", "one", "all"]
 
 MOST_CAUGHT_UP = 1000  # missed times that are caught up on at once; older ones are dropped
 ON_TIME = 60.0  # seconds of lateness that do not count as a missed time
+
+_MINUTE = timedelta(minutes=1)
 
 
 class Due(Struct, frozen=True):
@@ -45,8 +47,9 @@ def check_cron(cron: str, timezone: str = "UTC") -> str:
 def next_time(cron: str, timezone: str, after: float) -> float | None:
     """Return the next time after `after` (UNIX seconds); None if there is none within 50 years.
 
-    A time that the clocks skip in spring moves behind the gap; one that comes twice in autumn
-    counts once if it is at a fixed hour, as in Debian's cron.
+    At fixed hours, a time that the clocks skip in spring moves behind the gap, and one that comes
+    twice in autumn counts once. With `*` as the hour, or `*/2`, time simply goes on: an hour that
+    comes twice counts twice, and one that is skipped does not count.
 
     Raises:
         DefinitionError: The expression or the time zone is invalid.
@@ -82,8 +85,8 @@ def _passed(cron: str, timezone: str, next_at: float, now: float) -> list[float]
     """Return the latest times that have passed, at most `MOST_CAUGHT_UP`."""
     # After years of a schedule of every minute, counting forwards from the first missed time would
     # take long. So count backwards to where the latest ones begin, then forwards from there.
-    backwards = _parsed(cron, timezone, now, reverse=True)
-    begin = min((time.timestamp() for time in islice(backwards, MOST_CAUGHT_UP)), default=next_at)
+    backwards = _stamps(cron, timezone, now, reverse=True)
+    begin = min(islice(backwards, MOST_CAUGHT_UP), default=next_at)
     late = [begin] if begin > next_at else [next_at]
     found = takewhile(lambda time: time <= now, _times(cron, timezone, late[0]))
     return [*late, *found][-MOST_CAUGHT_UP:]
@@ -99,19 +102,38 @@ def _chosen(passed: list[float], now: float, catch_up: CatchUp) -> tuple[float, 
 
 
 def _times(cron: str, timezone: str, after: float) -> Iterator[float]:
-    """Yield the times after a time; strictly later ones, whatever the clocks do."""
-    stamps = (time.timestamp() for time in _parsed(cron, timezone, after))
-    return (stamp for stamp in stamps if stamp > after)
+    """Yield the times after a time, each later than the one before, whatever the clocks do."""
+    for stamp in _stamps(cron, timezone, after):
+        if stamp > after:
+            yield (after := stamp)
+
+
+def _stamps(cron: str, timezone: str, start: float, *, reverse: bool = False) -> Iterator[float]:
+    """Yield the times from a start on, or back from it; some may be the same, or before it."""
+    zone = ZoneInfo(timezone)
+    for time in _parsed(cron, timezone, start, reverse=reverse):
+        yield (_in_zone(time, zone) if time.tzinfo is None else time).timestamp()
+
+
+def _in_zone(wall: datetime, zone: ZoneInfo) -> datetime:
+    """Return when the clocks show a time first; behind the gap, if they skip it."""
+    while (time := wall.replace(tzinfo=zone)).astimezone(UTC).astimezone(zone) != time:
+        wall += _MINUTE
+    return time
 
 
 def _parsed(cron: str, timezone: str, start: float, *, reverse: bool = False) -> "CronSim":
-    """Return the times of an expression from a start on, or back from it."""
+    """Return the times of an expression from a start on, or back from it.
+
+    At fixed hours they are times of a clock on the wall, without a zone.
+    """
     import cronsim  # noqa: PLC0415 - see the top of this file
 
     try:
-        return cronsim.CronSim(
-            cron, datetime.fromtimestamp(start, ZoneInfo(timezone)), reverse=reverse
-        )
+        begin = datetime.fromtimestamp(start, ZoneInfo(timezone))
+        if not any(hour.startswith("*") for hour in cron.split()[-4:-3]):
+            begin = begin.replace(tzinfo=None)
+        return cronsim.CronSim(cron, begin, reverse=reverse)
     except cronsim.CronSimError as error:
         raise DefinitionError(f"{cron!r} is not a cron expression: {error}") from None
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -451,8 +451,9 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
 
     Attributes:
         name: Its name in the store.
-        version: Stored with each job, which keeps it: only workers that know this version run it.
-            Raise it when running jobs cannot continue with new code.
+        version: Stored with each job, which keeps it until it takes the new way of a change: only
+            workers that know this version run it. Raise it when running jobs cannot continue with
+            new code, and at each `JobContext.patched`.
         accepts: Older versions whose jobs this code can continue: see `JobContext.patched`.
         fn: The async function, as it was written.
         takes_context: Whether the function takes its context first.

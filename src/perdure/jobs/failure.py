@@ -201,6 +201,9 @@ def _stored(error: Exception, limits: PayloadLimits) -> Raw:
     return Raw(msgspec.json.encode(data))
 
 
+_QUOTED: Final = b'{"quoted_json":'
+
+
 class _Quoted(Struct):
     """JSON as a text, since msgspec does not read JSON with lone surrogates."""
 
@@ -208,12 +211,14 @@ class _Quoted(Struct):
 
 
 def _raw(data: bytes) -> Raw:
-    return Raw(msgspec.json.encode(_Quoted(data.decode())) if b"\\ud" in data else data)
+    # What an exception holds may look like our quotation: then it is quoted, too.
+    quoted = b"\\ud" in data or data.startswith(_QUOTED)
+    return Raw(msgspec.json.encode(_Quoted(data.decode())) if quoted else data)
 
 
 def _json(raw: Raw) -> bytes:
     data = bytes(raw)
-    if data.startswith(b'{"quoted_json":'):
+    if data.startswith(_QUOTED):
         return msgspec.json.decode(data, type=_Quoted).quoted_json.encode()
     return data
 

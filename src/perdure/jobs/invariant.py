@@ -130,8 +130,9 @@ def check_approval(approval: Approval, stored_hash: str, stored_state: str) -> I
         if len(yes) < approval.terms.quorum:
             counted = f"{len(yes)} of {approval.terms.quorum} people approved this action"
             yield f"approval {approval.id} is APPROVED, but {counted}"
-        if approval.terms.four_eyes and approval.requester in yes:
-            yield f"approval {approval.id} was approved by {approval.requester}, who asked for it"
+        asked_for_it = {approval.requester, *approval.makers, *approval.requesters}
+        for person in sorted(asked_for_it & yes) if approval.terms.four_eyes else ():
+            yield f"approval {approval.id} was approved by {person}, who asked for it"
     elif approval.state is ApprovalState.REJECTED and not any(
         each.verdict == "reject" and each.action_hash == asked for each in approval.decisions
     ):

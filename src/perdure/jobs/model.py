@@ -54,6 +54,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
     budget: BudgetLimits | None = None  # the most that it and its children may spend
     labels: dict[str, str] = {}
     trace: str | None = None  # the span that submits it, as W3C `traceparent`
+    requesters: tuple[str, ...] = ()  # who asks for it beside the user
 
 
 class Submitted(Struct, frozen=True):
@@ -188,6 +189,7 @@ class JobChange(Struct, frozen=True, kw_only=True):
     wait: bytes | None = None
     # When it may next be claimed, if it is released. None: only news, such as a message, wakes it.
     due_at: float | None = None
+    at_once: bool = False  # it is due now, whatever time it is: our clock is not the store's
     release: bool = False  # give up the lease; a job that ends always does
     children: ChildWait | None = None  # with `release`: which ends of children make it due
     clear_request: bool = False  # the requested cancel or pause is being carried out
@@ -201,6 +203,13 @@ class NewBeginning(Struct, frozen=True, kw_only=True):
     version: str
     input: bytes
     seq: int
+
+
+class CodeVersion(NamedTuple):
+    """A version of the code of a job."""
+
+    name: str
+    version: str
 
 
 class SpendingChange(Struct, frozen=True, kw_only=True):
@@ -244,6 +253,7 @@ class Write(Struct, frozen=True, kw_only=True):
     closes_alerts: bool = False  # the alerts about the job are resolved: it has ended
     chunks: tuple[Chunk, ...] = ()  # of large payloads; those that are known are not stored again
     output: OutputBatch | None = None  # what it has emitted
+    belongs_to: CodeVersion | None = None  # from now on only workers that know this may claim it
     news_seen: int | None = None  # with `release`: the job is due at once if there is later news
 
 
@@ -290,6 +300,7 @@ class JobOutcome(Struct, frozen=True):
     result: bytes | None
     error: bytes | None
     wait: bytes | None = None  # what a waiting job waits for: see `Job.wait`
+    ended_at: float | None = None
 
 
 class WorkerRow(Struct, frozen=True, kw_only=True):
@@ -324,6 +335,7 @@ class Command(Struct, frozen=True, kw_only=True):
     )
     effect: int | None = None  # resolve: the number of the effect in the ledger
     choice: str = ""  # resolve: "happened", "did not happen" or "compensate"
+    by_worker: bool = False  # the code of another job asks for it, and no person
 
 
 class Schedule(Struct, frozen=True, kw_only=True):

@@ -75,6 +75,7 @@ class Notice(Struct, frozen=True, kw_only=True):
         job_id: The job.
         approval_id: The approval, if it is about one.
         channel: The name of the channel.
+        due_at: When to send it, by the store's clock; None: at once, and the store writes when.
         recipient: Whom to notify, by the channel's own name for them; empty: not yet known.
         data: What the channel needs beyond that, as JSON.
         receipt: What the channel returned, such as the id of a message to update later.
@@ -88,7 +89,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     kind: NoticeKind
     job_id: str
     channel: str
-    due_at: float
+    due_at: float | None = None
     recipient: str = ""
     approval_id: str | None = None
     data: bytes = b"{}"
@@ -103,7 +104,7 @@ class Notice(Struct, frozen=True, kw_only=True):
         """Return the notice as ADDRESSED: its recipients have notices of their own."""
         return replace(self, state=NoticeState.ADDRESSED, error="")
 
-    def to(self, recipient: str, now: float) -> "Notice":
+    def to(self, recipient: str) -> "Notice":
         """Return the notice for one recipient; its id is the same whichever worker creates it."""
         id = digest("recipient", self.id, recipient)[:32]
         return replace(
@@ -111,7 +112,7 @@ class Notice(Struct, frozen=True, kw_only=True):
             id=id,
             recipient=recipient,
             state=NoticeState.WAITING,
-            due_at=now,
+            due_at=None,
             tries=0,
             error="",
         )
@@ -140,7 +141,7 @@ def closing_id(alert: str, channel: str, how: NoticeKind) -> str:
     return digest(how.value, alert, channel)[:32]
 
 
-def closing(notice: Notice, how: NoticeKind, text: str, now: float) -> Notice:
+def closing(notice: Notice, how: NoticeKind, text: str) -> Notice:
     """Return the notice that an alert is acknowledged or resolved, through the same channel."""
     return Notice(
         id=closing_id(notice.alert, notice.channel, how),
@@ -148,7 +149,6 @@ def closing(notice: Notice, how: NoticeKind, text: str, now: float) -> Notice:
         kind=how,
         job_id=notice.job_id,
         channel=notice.channel,
-        due_at=now,
         data=encode({"text": text}),
         alert=notice.alert,
     )

@@ -117,6 +117,7 @@ class StoreRequest:
         "is_plain",
         "loop",
         "result",
+        "seconds",
         "write",
     )
 
@@ -130,8 +131,10 @@ class StoreRequest:
         awaited: bool = True,
         apart: bool = False,
         loop: asyncio.AbstractEventLoop | None = None,
+        seconds: float | None = None,
     ) -> None:
         self.write = write
+        self.seconds = seconds  # after which a search is given up
         self.call = call
         self.apart = apart  # it takes locks in its own order: never together with others
         self.announces = announces  # it may make a job due: watchers are notified
@@ -149,7 +152,7 @@ class StoreRequest:
             # Encoded here, not in the thread: what cannot be stored fails before it affects others.
             self.entry_rows = [_entry_row(write, entry) for entry in write.entries]
             more = write.job or write.events or write.taken or write.children or write.withdraws
-            more = more or write.chunks or write.spending or self.emits
+            more = more or write.chunks or write.spending or self.emits or write.belongs_to
             if write.effects:
                 # PostgreSQL cannot write a row twice in one statement.
                 more = more or len({each.key for each in write.effects}) < len(write.effects)
@@ -157,6 +160,11 @@ class StoreRequest:
             self.is_plain = not (more or write.approvals or write.notices) and bool(
                 self.entry_rows or self.effect_rows
             )
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.future is not None and self.future.cancelled()
 
     def seal(self, keys: Encryption) -> None:
         """Encrypt the payloads of a fenced write."""
@@ -563,6 +571,48 @@ class DbThread:
                     pause = self._connection.idle()
                 self._self_pipe.wait(pause)
         self._asleep = False
+
+
+class Search:
+    """A read that may take long: for how long, and who hears that its thread is done with it."""
+
+    __slots__ = ("is_begun", "over", "seconds")
+
+    def __init__(self, seconds: float, over: Callable[[], None]) -> None:
+        self.seconds = seconds
+        self.over = over  # called on the loop, also if the caller was cancelled
+        self.is_begun = False  # `over` will be called
+
+
+class SearchThread(DbThread):
+    """A database thread for searches: nothing else waits for it.
+
+    Its connection is opened by the first one, so that most programs have none.
+    """
+
+    _unanswered = 0
+
+    @property
+    def unanswered(self) -> int:
+        """How many searches it has, also those that nobody waits for."""
+        return self._unanswered
+
+    def search(self, call: VerbCall, search: Search) -> asyncio.Future[Any]:
+        """Queue a verb that reads, return its future."""
+        request = StoreRequest(call=call, seconds=search.seconds, done=lambda _: search.over())
+        self._enqueue(request)
+        search.is_begun = True
+        self._change(1)
+        assert request.future is not None
+        return request.future
+
+    def _execute(self, requests: Sequence[StoreRequest]) -> None:
+        super()._execute(requests)
+        self._change(-len(requests))
+
+    def _change(self, number: int) -> None:
+        with self._turns_lock:
+            self._unanswered += number
 
 
 # Answers

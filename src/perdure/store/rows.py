@@ -205,7 +205,7 @@ def message(row: Row) -> JobMessage:
 def outcome(row: Row) -> JobOutcome:
     """Return the outcome of a job, which may not have ended."""
     result, error, wait = map(payload, row[2:5])
-    return JobOutcome(row[0], _JOB_STATES[row[1]], result, error, wait)
+    return JobOutcome(row[0], _JOB_STATES[row[1]], result, error, wait, row[5])
 
 
 def schedule_row(schedule: Schedule) -> dict[str, Any]:

@@ -6,12 +6,19 @@ any, has ordinary sessions: nothing of this runs. Otherwise its sessions are `Se
 * A parameter of a statement is sealed if it is named like an encrypted column of the table that the
   statement writes; a column of a result is opened if it is one of the table that is read.
 * The rows of a fenced write are sealed when it is requested (`seal_rows`).
-* A value is bound to its place: table, column and row. Moved elsewhere, it cannot be opened.
+* A value is bound to its place: table, column and all that identifies its row. Moved elsewhere, it
+  cannot be opened. Whoever copies rows seals the copies: see `verbs/reseal.py`.
 
 **Who may read.** The store knows which keys were used for it: each is a row of `fact`. A program
 that lacks one of them writes no payload (`Locked`), and its workers claim no job: see the part
 `readable` of the claims. What it cannot read raises `EncryptionError`; only programs that show jobs
 to people (`shows_locked`) get a text that says so in its place.
+
+**Plain text** in an encrypted column is refused: anybody who can write to the database could have
+put it there. It is legal while encryption is turned on or off. Then the store has a mark, which is
+sealed, so that only a program with a key can set it: one that is told to write plain text (`plain`
+before its keys), and the first one with a key on a store that has plain payloads. A rotation that
+leaves nothing plain removes the mark.
 
 **What stays plain** is what SQL must find, order and compare: ids, keys, names, labels, states,
 times, amounts, hashes of actions, and the audit log, which holds no payloads.
@@ -20,59 +27,66 @@ times, amounts, hashes of actions, and the audit log, which holds no payloads.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
 from perdure.base.encryption import TRIVIAL, Encryption, Keys, Locked, is_sealed, key_of
 from perdure.base.errors import EncryptionError
-from perdure.store.statements import Dialect, Row, load
+from perdure.store.statements import Dialect, Row, Session, load
 
 KEY_FACT: Final = "encryption key "
+PLAIN_FACT: Final = "plain text is legal"
 
 
 class SealedTable(NamedTuple):
     """A table with encrypted columns."""
 
     key: tuple[str, ...]  # the primary key, by which rows are walked through
-    row: str  # the column that a value is bound to
     columns: tuple[str, ...]
+    # What a value is bound to, where that is not the primary key alone.
+    row: tuple[str, ...] = ()
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The columns that a value is bound to."""
+        return self.row or self.key
 
 
 TABLES: Final[Mapping[str, SealedTable]] = {
-    "job": SealedTable(("id",), "id", ("input", "plan", "result", "error", "wait", "fingerprint")),
-    "lease": SealedTable(("job_id",), "job_id", ("progress",)),
-    "journal": SealedTable(("job_id", "seq"), "job_id", ("input", "output", "error", "checkpoint")),
-    "payload": SealedTable(("job_id", "digest"), "job_id", ("data",)),
-    "event": SealedTable(("no",), "job_id", ("data",)),
-    "message": SealedTable(("no",), "job_id", ("payload",)),
-    "output": SealedTable(("job_id", "topic", "no"), "job_id", ("data",)),
-    "schedule": SealedTable(("tenant", "name"), "name", ("job",)),
+    "job": SealedTable(("id",), ("input", "plan", "result", "error", "wait", "fingerprint")),
+    "lease": SealedTable(("job_id",), ("progress",)),
+    "journal": SealedTable(("job_id", "seq"), ("input", "output", "error", "checkpoint")),
+    "payload": SealedTable(("job_id", "digest"), ("data",)),
+    "event": SealedTable(("no",), ("data",), ("job_id", "no")),
+    "message": SealedTable(("no",), ("payload",), ("job_id", "no")),
+    "output": SealedTable(("job_id", "topic", "no"), ("data",)),
+    "schedule": SealedTable(("tenant", "name"), ("job",)),
+    # The number of an effect is given by its insert; its key is unique in the tenant.
     "effect": SealedTable(
         ("job_id", "no"),
-        "job_id",
         ("target", "details", "result", "problem", "error", "undo"),
+        ("job_id", "tenant", "key"),
     ),
-    "approval": SealedTable(("id",), "id", ("data",)),
-    "notice": SealedTable(("id",), "id", ("data",)),
-    "worker_command": SealedTable(("id",), "id", ("data", "answer")),
-    "answer": SealedTable(("tenant", "principal", "key"), "key", ("digest", "done", "body")),
-    # A thread may be copied within its tenant, so that is all that its rows are bound to.
-    "langgraph_checkpoint": SealedTable(
-        ("tenant", "thread", "ns", "id"), "tenant", ("metadata", "data")
-    ),
+    "approval": SealedTable(("id",), ("data",)),
+    "notice": SealedTable(("id",), ("data",)),
+    "worker_command": SealedTable(("id",), ("data", "answer")),
+    "answer": SealedTable(("tenant", "principal", "key"), ("digest", "done", "body")),
+    "langgraph_checkpoint": SealedTable(("tenant", "thread", "ns", "id"), ("metadata", "data")),
     "langgraph_value": SealedTable(
-        ("tenant", "thread", "ns", "channel", "version"), "tenant", ("data", "pieces")
+        ("tenant", "thread", "ns", "channel", "version"), ("data", "pieces")
     ),
-    "langgraph_piece": SealedTable(("tenant", "thread", "digest"), "tenant", ("data",)),
+    "langgraph_piece": SealedTable(("tenant", "thread", "digest"), ("data",)),
     "langgraph_write": SealedTable(
-        ("tenant", "thread", "ns", "checkpoint", "task", "idx"), "tenant", ("data",)
+        ("tenant", "thread", "ns", "checkpoint", "task", "idx"), ("data",)
     ),
-    "langgraph_item": SealedTable(("tenant", "namespace", "key"), "tenant", ("data", "vectors")),
-    "workflow_checkpoint": SealedTable(("tenant", "id"), "id", ("data",)),
+    "langgraph_item": SealedTable(("tenant", "namespace", "key"), ("data", "vectors")),
+    "workflow_checkpoint": SealedTable(("tenant", "id"), ("data",)),
 }
 # Tables whose rows are named by a digest of their data, which a key hides.
 _NAMED_BY_DATA: Final = {"insert_payload": "id", "insert_graph_piece": "tenant"}
+# Inserts of rows that the database numbers: what is sealed needs its number before.
+_NUMBERED: Final = {"insert_event": "event", "insert_message": "message"}
 # Columns of another table that statements read along.
 _ALONG: Final = {"job": {"progress": "lease.progress"}}
 # Whose columns a statement reads or writes, where its first table is another one.
@@ -91,12 +105,27 @@ _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
 
 
-_IN_PARTS: Final = frozenset({"wait", "progress", "done"})
+_PLAIN_PLACE: Final = f"fact.value of {PLAIN_FACT}"
 
 
-def place_of(table: str, column: str, row: object) -> str:
-    """Return what a value is bound to."""
+def place_of(table: str, column: str, row: str) -> str:
+    """Return what a value is bound to; `row` is what `spell` returns."""
     return f"{table}.{column} of {row}"
+
+
+def spell(row: Sequence[Any]) -> str:
+    """Return what identifies a row as one text, which is that of no other row of its table."""
+    return row[0] if len(row) == 1 else _to_json(row).decode()
+
+
+def row_of(table: str, values: Mapping[str, Any]) -> str:
+    """Return what identifies a row, from its columns or the parameters of a statement."""
+    return spell([_given(values, each) for each in TABLES[table].bound])
+
+
+def _given(values: Mapping[str, Any], column: str) -> Any:
+    # Most statements call the job of a row `id`.
+    return values["id"] if column == "job_id" and column not in values else values[column]
 
 
 def keys_for(keys: Encryption | None, used: Sequence[str]) -> Keys | None:
@@ -116,63 +145,56 @@ def used_keys(facts: Iterable[Row]) -> list[str]:
 _FIELDS: Final = {"wait": "title", "progress": "note"}
 _LINES: Final = "done"  # a column of lines, each sealed by itself: others are appended
 
-
-def seal_value(keys: Keys, table: str, column: str, row: object, text: str) -> str:
-    """Return a text as it is stored."""
-    place = place_of(table, column, row)
-    if column in _FIELDS:
-        return _changed(column, text, lambda part: keys.seal(place, part))
-    if column == _LINES:
-        return "".join(f"{keys.seal(place, each)}\n" for each in text.split("\n")[:-1])
-    return keys.seal(place, text)
+CheckPlain: TypeAlias = Callable[[str], None]
 
 
-def open_value(keys: Keys, table: str, column: str, row: object, stored: str) -> str:
-    """Return a text from what is stored."""
-    place = place_of(table, column, row)
-    if column in _FIELDS:
-        return _changed(column, stored, lambda part: keys.open(place, part))
-    if column == _LINES:
-        return "".join(f"{keys.open(place, each)}\n" for each in stored.split("\n")[:-1])
-    return keys.open(place, stored)
+def seal_value(keys: Keys, place: str, column: str, value: Any) -> Any:
+    """Return a text, or bytes, as they are stored."""
+    if not isinstance(value, str):
+        return keys.seal_bytes(place, bytes(value))
+    return _changed(column, value, lambda part: keys.seal(place, part))
 
 
-def sealed_by(column: str, stored: str | bytes) -> str:
-    """Return the id of the key of a stored value; "" if it is plain."""
-    parts = _parts(column, stored) if isinstance(stored, str) else [stored]
-    return key_of(parts[0]) if parts else ""
+def open_value(keys: Keys, place: str, column: str, stored: Any, check: CheckPlain) -> Any:
+    """Return a text, or bytes, from what is stored; `check` refuses plain text, or lets it pass."""
+    if not isinstance(stored, str):
+        data = bytes(stored)
+        if not key_of(data):
+            check(place)
+        return keys.open_bytes(place, data)
+
+    def opened(part: str) -> str:
+        if not is_sealed(part) and part not in TRIVIAL:
+            check(place)
+        return keys.open(place, part)
+
+    return _changed(column, stored, opened)
 
 
-def is_worth_sealing(column: str, stored: str | bytes) -> bool:
-    """Whether a plain value is one that would be sealed."""
+def sealed_by(column: str, stored: str | bytes) -> list[str]:
+    """Return the ids of the keys of the parts of a stored value; "" for one that is plain."""
     if isinstance(stored, bytes):
-        return True
-    return any(each not in TRIVIAL for each in _parts(column, stored))
-
-
-def _parts(column: str, text: str) -> list[str]:
-    if column == _LINES:
-        return text.split("\n")[:-1]
-    if column not in _FIELDS:
-        return [text]
+        return [key_of(stored)]
     found: list[str] = []
-    _changed(column, text, lambda part: found.append(part) or part)
-    return found
+    _changed(column, stored, lambda part: found.append(part) or part)
+    return [key_of(part) for part in found if part not in TRIVIAL]
 
 
 def _changed(column: str, text: str, change: Callable[[str], str]) -> str:
-    """Return a list of objects with another text in the field that is sealed."""
-    field = _FIELDS[column]
-    if f'"{field}":' not in text:
-        return text
+    """Return a text with what is sealed of it changed: all of it, its lines, or a field."""
+    if column == _LINES:
+        return "".join(f"{change(each)}\n" for each in text.split("\n")[:-1])
+    if column not in _FIELDS or text in TRIVIAL:
+        return change(text)
     try:
         found = msgspec.json.decode(text, type=list[dict[str, Any]])
-    except msgspec.MsgspecError:  # another version of Perdure wrote it
-        return text
-    for each in found:
-        if each.get(field):
-            each[field] = change(each[field])
-    return _to_json(found).decode()
+    except msgspec.MsgspecError:  # another version of Perdure wrote it, or nobody of us
+        return change(text)
+    field = _FIELDS[column]
+    named = [each for each in found if isinstance(each.get(field), str)]
+    for each in named:
+        each[field] = change(each[field])
+    return _to_json(found).decode() if named else text
 
 
 # Rows of a fenced write
@@ -180,17 +202,18 @@ def _changed(column: str, text: str, change: Callable[[str], str]) -> str:
 
 def seal_entry(keys: Keys, row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the row of a journal entry with its payloads sealed."""
-    sealed = list(row)
+    sealed, place = list(row), spell(row[:2])
     for index, column in _ENTRY:
         if row[index] is not None:
-            sealed[index] = keys.seal(place_of("journal", column, row[0]), row[index])
+            sealed[index] = keys.seal(place_of("journal", column, place), row[index])
     return tuple(sealed)
 
 
 def seal_effect(keys: Keys, line: dict[str, Any]) -> dict[str, Any]:
     """Return a line of the ledger with its payloads sealed."""
+    row = row_of("effect", line)
     return line | {
-        column: keys.seal(place_of("effect", column, line["id"]), line[column])
+        column: keys.seal(place_of("effect", column, row), line[column])
         for column in _OF_EFFECT
         if line[column] is not None
     }
@@ -203,7 +226,6 @@ def seal_new_jobs(keys: Keys, jobs: str) -> str:
         for column in ("input", "plan", "fingerprint"):
             if row[column] is not None:
                 row[column] = keys.seal(place_of("job", column, row["id"]), row[column])
-        row["data"] = keys.seal(place_of("event", "data", row["id"]), row["data"])
     return _to_json(rows).decode()
 
 
@@ -226,19 +248,24 @@ LIMIT :limit
 FOR UPDATE SKIP LOCKED  -- postgres if locked
 
 -- name: reseal_{table}
+UPDATE {table} SET {changes} WHERE {same}
 """
-_CHANGE: Final = "UPDATE {table} SET {changes} WHERE {same}\n"
 # A row that is named by its data was inserted again under its other name.
-_DELETE: Final = "DELETE FROM {table} WHERE {same}\n"
+_DELETE: Final = """
+-- name: reseal_old_{table}
+DELETE FROM {table} WHERE {same}
+"""
 
 
 def all_statements(dialect: Dialect) -> dict[str, str]:
     """Return all statements of one database, with those that walk through encrypted tables."""
-    return load(dialect, "".join(_walk(*each) for each in TABLES.items()))
+    made = "".join(_walk(*each) for each in TABLES.items())
+    some = " OR ".join(map("EXISTS (SELECT 1 FROM {})".format, TABLES))
+    return load(dialect, f"{made}\n-- name: sealed_any\nSELECT 1 WHERE {some}\n")
 
 
 def _walk(table: str, declared: SealedTable) -> str:
-    return (_WALK + (_DELETE if "digest" in declared.key else _CHANGE)).format(
+    return (_WALK + (_DELETE if "digest" in declared.key else "")).format(
         table=table,
         columns=", ".join(walked_columns(declared)),
         key=", ".join(declared.key),
@@ -250,7 +277,7 @@ def _walk(table: str, declared: SealedTable) -> str:
 
 def walked_columns(declared: SealedTable) -> list[str]:
     """Return which columns of a table are read by a walk."""
-    return list(dict.fromkeys((*declared.key, declared.row, *declared.columns)))
+    return list(dict.fromkeys((*declared.key, *declared.bound, *declared.columns)))
 
 
 @cache
@@ -273,23 +300,19 @@ def seal_parameters(keys: Keys, name: str, text: str, values: Mapping[str, Any])
     if not table:
         return dict(values)
     sealed = dict(values)
-    declared = TABLES[table]
-    row = values.get(declared.row, values.get("id"))
     if name in _NAMED_BY_DATA:
         sealed["digest"] = keys.name(values[_NAMED_BY_DATA[name]], values["digest"])
-        row = f"{row} {sealed['digest']}"
-    for column in declared.columns:
-        if (given := values.get(column)) is not None:
-            sealed[column] = _sealed(keys, table, column, row, given)
+    given = {each: each for each in TABLES[table].columns if values.get(each) is not None}
     if name == "note_done":
-        sealed["line"] = seal_value(keys, table, _LINES, row, values["line"])
+        given["line"] = _LINES
+    for name_given, column in given.items():
+        value = values[name_given]
+        if isinstance(value, str) and value in TRIVIAL:
+            continue  # its row may have no number yet
+        # A program that lacks a key seals nothing, wherever that would be.
+        row = row_of(table, sealed) if keys.writes else ""
+        sealed[name_given] = seal_value(keys, place_of(table, column, row), column, value)
     return sealed
-
-
-def _sealed(keys: Keys, table: str, column: str, row: object, given: Any) -> Any:
-    if isinstance(given, str):
-        return seal_value(keys, table, column, row, given)
-    return keys.seal_bytes(place_of(table, column, row), bytes(given))
 
 
 class Opener:
@@ -299,46 +322,49 @@ class Opener:
         declared = TABLES[table]
         along = {name: tuple(place.split(".")) for name, place in _ALONG.get(table, {}).items()}
         self._keys = keys
-        self._row = columns.index(declared.row) if declared.row in columns else None
-        self._row_name = declared.row
         self._shows = shows
+        # What identifies a row: columns of the result, or parameters of the statement.
+        self._row = [(each, _index(columns, each)) for each in declared.bound]
         self._places = [
             (index, *(along.get(column) or (table, column)))
             for index, column in enumerate(columns)
             if column in declared.columns or column in along
         ]
-        named = "digest" in declared.key and "digest" in columns
-        self._name = columns.index("digest") if named else None
 
-    def rows(self, found: Sequence[Row], values: Mapping[str, Any]) -> Sequence[Row]:
+    def rows(
+        self, found: Sequence[Row], values: Mapping[str, Any], check: CheckPlain
+    ) -> Sequence[Row]:
         """Return rows with their payloads opened."""
         if not self._places:
             return found
-        given = values.get(self._row_name, values.get("id"))
-        return [self._opened(row, given if self._row is None else row[self._row]) for row in found]
+        return [self._opened(row, values, check) for row in found]
 
-    def _opened(self, row: Row, whose: object) -> Row:
-        opened = list(row)
+    def _opened(self, row: Row, values: Mapping[str, Any], check: CheckPlain) -> Row:
+        opened, whose = list(row), None
         for index, table, column in self._places:
             stored = row[index]
-            if isinstance(stored, str):
-                if column in _IN_PARTS or is_sealed(stored):
-                    opened[index] = self._text(table, column, whose, stored)
-            elif stored is not None:
-                named = whose if self._name is None else f"{whose} {row[self._name]}"
-                place = place_of(table, column, named)
-                opened[index] = self._keys.open_bytes(place, bytes(stored))
+            if stored is None or (isinstance(stored, str) and stored in TRIVIAL):
+                continue
+            if whose is None:
+                whose = spell(
+                    [_given(values, name) if at is None else row[at] for name, at in self._row]
+                )
+            opened[index] = self._value(table, column, whose, stored, check)
         return tuple(opened)
 
-    def _text(self, table: str, column: str, whose: object, stored: str) -> str | None:
+    def _value(self, table: str, column: str, whose: str, stored: Any, check: CheckPlain) -> Any:
         try:
-            return open_value(self._keys, table, column, whose, stored)
+            return open_value(self._keys, place_of(table, column, whose), column, stored, check)
         except EncryptionError as error:
             if not (self._shows and error.missing and (table, column) in _SHOWN):
                 raise
             if column in _FIELDS:
                 return _changed(column, stored, lambda _: "(encrypted)")
             return _SHOWN[table, column](f"(encrypted: {error})")
+
+
+def _index(columns: Sequence[str], name: str) -> int | None:
+    return columns.index(name) if name in columns else None
 
 
 def _as_text(text: str) -> str:
@@ -369,6 +395,69 @@ _SHOWN: Final[Mapping[tuple[str, str], Callable[[str], str | None]]] = {
 }
 
 
+# Whether plain text is legal
+
+
+def register(session: Session) -> None:
+    """Record what a program that begins to write does: with which key, and whether it is plain."""
+    for name, value in unregistered(session).items():
+        session.run("put_fact", name=name, value=value)
+
+
+def unregistered(session: Session) -> dict[str, str]:
+    """Return what is to be recorded before a program writes, and is not yet; mostly nothing."""
+    keys = session.keys
+    if not isinstance(keys, Encryption):
+        return {}
+    wanted, used = dict[str, str](), used_keys(session.all("key_facts"))
+    if not keys.writes or (not used and _is_plain(session)):
+        mark = keys.sign(_PLAIN_PLACE, PLAIN_FACT)
+        found = session.one("fact", name=PLAIN_FACT)
+        if found is None or found[0] != mark:
+            wanted[PLAIN_FACT] = mark
+    if keys.writes and keys.writes not in used:
+        wanted[KEY_FACT + keys.writes] = ""
+    return wanted
+
+
+def _is_plain(session: Session) -> bool:
+    """Whether a store that has no keys has payloads, and none of its jobs is encrypted.
+
+    If one is, somebody has deleted the record of the keys: that must not make plain text legal.
+    """
+    return session.one("sealed_any") is not None and session.one("sealed_jobs") is None
+
+
+def plain_check(session: Session) -> CheckPlain:
+    """Return what refuses plain text, or lets it pass; the store is asked once, when it is met."""
+    asked: list[bool] = []
+
+    def check(place: str) -> None:
+        if not asked:
+            asked.append(_accepts_plain(session))
+        if not asked[0]:
+            raise EncryptionError(
+                f"{place} is not encrypted, but this store is: somebody without the key has "
+                "written it. Restore it from a backup; if it comes from a program of yours that "
+                "had no key, put `plain` before the keys once more, and turn on encryption again"
+            )
+
+    return check
+
+
+def _accepts_plain(session: Session) -> bool:
+    keys = session.keys
+    # Told so by its settings; or it has no key, and can verify nothing.
+    if keys is None or not keys.ids or (isinstance(keys, Encryption) and not keys.writes):
+        return True
+    found = session.one("fact", name=PLAIN_FACT)
+    return (
+        found is not None
+        and is_sealed(found[0])
+        and keys.open(_PLAIN_PLACE, found[0]) == PLAIN_FACT
+    )
+
+
 class Sealing:
     """A session that seals what it writes and opens what it reads; mixed into another."""
 
@@ -389,6 +478,10 @@ class Sealing:
         """Run a statement for each row of values, which are sealed."""
         raise NotImplementedError
 
+    def numbers(self, table: str, count: int) -> Sequence[int]:
+        """Return the numbers of the next rows of a table; nobody else gets them."""
+        raise NotImplementedError
+
     @property
     def keys(self) -> Keys:
         return self._keys
@@ -403,6 +496,8 @@ class Sealing:
         return None if row is None else self.opened(name, found, [row], values)[0]
 
     def all(self, name: str, /, **values: Any) -> Sequence[Row]:
+        if self.needs_numbers(name, values):
+            return ()
         found = self._run(name, self.text(name), values)
         return self.opened(name, found, found.fetchall(), values)
 
@@ -414,14 +509,36 @@ class Sealing:
         return [self.all(name, **values) for name, values in asked]
 
     def run(self, name: str, /, **values: Any) -> int:
-        return self._run(name, self.text(name), values).rowcount
+        name, (given,) = self._numbered(name, [values])
+        return self._run(name, self.text(name), given).rowcount
 
     def many(self, name: str, rows: Sequence[Mapping[str, Any]], /) -> int:
-        if len(rows) == 1:
-            return self.run(name, **rows[0])
+        name, rows = self._numbered(name, rows)
         text = self.text(name)
+        if len(rows) == 1:
+            return self._run(name, text, rows[0]).rowcount
         sealed = [seal_parameters(self._keys, name, text, each) for each in rows]
         return self.many_sealed(name, sealed)
+
+    def _numbered(
+        self, name: str, rows: Sequence[Mapping[str, Any]]
+    ) -> tuple[str, Sequence[Mapping[str, Any]]]:
+        """Return an insert whose rows have their numbers, if something in them is to be sealed."""
+        table = _NUMBERED.get(name)
+        if table is None or not self._keys.writes:
+            return name, rows
+        (column,) = TABLES[table].columns
+        if all(each[column] in TRIVIAL for each in rows):
+            return name, rows
+        numbers = self.numbers(table, len(rows))
+        given = [{**row, "no": no} for row, no in zip(rows, numbers, strict=True)]
+        return f"insert_numbered_{table}", given
+
+    def needs_numbers(self, name: str, values: Mapping[str, Any]) -> bool:
+        """Whether a statement cannot do it: it would number events that are to be sealed."""
+        if name != "submit_new" or not self._keys.writes:
+            return False
+        return any(each["data"] not in TRIVIAL for each in _from_json(values["jobs"]))
 
     def change(self, *asked: tuple[str, Sequence[Mapping[str, Any]]]) -> None:
         for name, rows in asked:
@@ -442,4 +559,11 @@ class Sealing:
         if opener is None:
             opener = Opener(self._keys, table, columns, shows=self._shows_locked)
             self._openers[table, columns] = opener
-        return opener.rows(found, values)
+        try:
+            return opener.rows(found, values, plain_check(cast("Session", self)))
+        except EncryptionError:
+            if name != "claim_unlimited":
+                raise
+            # They are claimed all the same. Its last column says whether a job need not be loaded:
+            # each is, and the one that cannot be read is parked.
+            return [(*row[:-1], False) for row in found]

@@ -23,15 +23,16 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from perdure.base.clock import Clock
-from perdure.base.errors import StoreError
+from perdure.base.errors import EncryptionError, StoreError
 from perdure.jobs.fleet import Known
 from perdure.jobs.model import Claim, QueueLimit
 from perdure.store import verbs
-from perdure.store.db_thread import DbThread, VerbCall
+from perdure.store.db_thread import DbThread, Search, SearchThread, VerbCall
 from perdure.store.statements import Session
+from perdure.store.verbs.claim import Grant, refused
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,6 +63,11 @@ class Verb(Generic[P, R]):
     def changes(self) -> bool:
         """Whether it changes something, other than the owner of a job does."""
         return self._thread == "control"
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing, and needs nothing that is still being written."""
+        return self._thread == "reader"
 
     @overload
     def __get__(self, store: None, owner: type) -> "Verb[P, R]": ...
@@ -124,6 +130,9 @@ def reads_written(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
     return Verb(function, "writer", apart=True)
 
 
+SEARCHERS: Final = 2  # threads: while one tenant searches, another can
+
+
 class Renewer(Protocol):
     """Renews leases over a connection of its own."""
 
@@ -136,7 +145,7 @@ class Store:
     """The interface to the database; may be used from any thread that has a loop.
 
     `writer` makes the fenced writes, `control` all other changes, `reader` answers questions.
-    Two of them may be the same thread.
+    Two of them may be the same thread. `searchers` answer questions that may take long.
     """
 
     path: Path | None = None  # of the file, if the store is one
@@ -148,11 +157,13 @@ class Store:
         control: DbThread,
         reader: DbThread,
         renewer: Renewer,
+        searchers: Sequence[SearchThread],
         clock: Clock | None = None,
     ) -> None:
         self.writer = writer
         self.control = control
         self.reader = reader
+        self.searchers = searchers
         # Fenced writes. Every step makes one, so there is nothing in between.
         self.write = writer.write
         self.write_soon = writer.write_soon
@@ -188,7 +199,15 @@ class Store:
 
     def _threads(self) -> list[DbThread]:
         # The writer brings the schema up to date, so it starts first.
-        return list(dict.fromkeys([self.writer, self.control, self.reader]))
+        return list(dict.fromkeys([self.writer, self.control, self.reader, *self.searchers]))
+
+    async def search(self, call: VerbCall, search: Search) -> Any:
+        """Run a verb that reads where nothing but other searches waits for it.
+
+        Raises:
+            QueryTooSlow: It took longer than it may.
+        """
+        return await min(self.searchers, key=lambda each: each.unanswered).search(call, search)
 
     _server_time = reads(verbs.read.now)
 
@@ -221,6 +240,7 @@ class Store:
     ids_like = reads(verbs.read.ids_like)
     counts = reads(verbs.read.counts)
     outcomes = reads(verbs.read.outcomes)
+    may_run_again = reads(verbs.read.may_run_again)
     journal = reads(verbs.read.journal)
     payload = reads(verbs.read.payload)
     messages = reads(verbs.read.messages)
@@ -234,7 +254,7 @@ class Store:
     is_being_undone = reads(verbs.read.is_being_undone)
     journal_and_ledger = reads_written(verbs.read.journal_and_ledger)
     prune = changes(verbs.read.prune)
-    oldest_end = reads(verbs.read.oldest_end)
+    has_old = reads(verbs.read.has_old)
     violations = reads(verbs.read.violations)
     signs = reads(verbs.read.signs)
 
@@ -276,8 +296,20 @@ class Store:
         grants = await self._grant(owner, queues, free, lease, known)
         # Loaded apart from the claim: a long journal must not hold up those who write.
         unread = [grant for grant in grants if grant.job is None]
-        loaded = await self._load(unread) if unread else []
+        loaded = await self._loaded(unread, owner) if unread else []
         return verbs.claim.in_order(grants, loaded)
+
+    async def _loaded(self, grants: Sequence[Grant], owner: str) -> list[Claim]:
+        """Load jobs; one with a payload that is refused is parked, and holds up no other."""
+        try:
+            return await self._load(grants)
+        except EncryptionError as error:
+            if error.missing:
+                raise
+            if len(grants) == 1:
+                await self.write(refused(grants[0], owner, error))
+                return []
+        return [claim for grant in grants for claim in await self._loaded([grant], owner)]
 
     def renew_blocking(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
         """Renew leases `(job, epoch)` from a thread, even while loop and writer are blocked.
@@ -340,6 +372,7 @@ class Store:
     definitions = reads(verbs.fleet.definitions)
     heartbeat = changes(verbs.fleet.heartbeat)
     workers = reads(verbs.fleet.workers)
+    running_of = reads(verbs.fleet.running_of)
     forget_workers = changes(verbs.fleet.forget_workers)
     fleet = reads(verbs.fleet.fleet)
     queues = reads(verbs.fleet.queues)
@@ -472,11 +505,13 @@ class _Watcher:
 
     def tell(self) -> bool:
         """Notify the loop; return False if it has ended."""
+        if self._loop.is_closed():  # perhaps before it has handled what it was told
+            return False
         if not self._told:
             self._told = True
             try:
                 self._loop.call_soon_threadsafe(self._hear)
-            except RuntimeError:
+            except RuntimeError:  # it has ended since
                 return False
         return True
 

@@ -15,16 +15,20 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.routing import Route as HttpRoute
 
+from perdure.base.errors import RequestRefused
 from perdure.engine.caller import Caller
 from perdure.notify.people import People
 from perdure.observe.prometheus import Metrics
 from perdure.web.access.gate import Access
+from perdure.web.access.searches import Searches
 from perdure.web.access.tenant import RECENT, Preparer
 from perdure.web.body import LIMITS, RequestLimits
 from perdure.web.changes import Changes
 from perdure.web.dispatch import AccessGate, Backend, respond
+from perdure.web.intake import Intake
 from perdure.web.login import login_routes
 from perdure.web.openapi import document_routes
 from perdure.web.page import page_routes
@@ -78,15 +82,18 @@ class AsgiOptions(TypedDict, total=False):
 def web_app(caller: Caller, prepare: Preparer, options: AsgiOptions) -> "WebApp":
     """Return the ASGI app of an app or a client: see `App.asgi`."""
     shutdown, gate = ServerShutdown(), options.get("access") or Access()
+    streams = Streams(Changes(caller), shutdown)
     if isinstance(gate, Access):
-        gate.bind(caller)
+        gate.bind(caller, streams.recheck)
+    limits = options.get("limits", LIMITS)
     backend = Backend(
         caller=caller,
-        streams=Streams(Changes(caller), shutdown),
+        streams=streams,
         gate=gate,
         recent=gate.settings.recent if isinstance(gate, Access) else RECENT,
         prepare=prepare,
-        limits=options.get("limits", LIMITS),
+        limits=limits,
+        searches=Searches(limits.searches, limits.search),
     )
     return WebApp(backend, shutdown, _approval_routes(backend, options))
 
@@ -121,14 +128,20 @@ class WebApp:
             routes=[
                 *_http_routes(backend, ROUTES),
                 *document_routes(),
-                *_login_routes(backend.gate),
+                *_login_routes(backend),
                 *probes,
                 *more,
                 *page_routes(),
             ],
-            exception_handlers={HTTPException: _refused},
+            exception_handlers={HTTPException: _refused, RequestRefused: _refused},
             lifespan=self.lifespan,
         )
+        self._intake = Intake(self._inner, backend.limits, _counter(backend.gate))
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """Everything that is served."""
+        return self._inner.routes
 
     @asynccontextmanager
     async def lifespan(self, _: Any = None) -> AsyncGenerator[None, None]:
@@ -149,7 +162,7 @@ class WebApp:
                 )
             await send(message)
 
-        await self._inner(scope, receive, guarded)
+        await self._intake(scope, receive, guarded)
 
 
 def _with_headers(given: Iterable[tuple[bytes, bytes]], scheme: str) -> RawHeaders:
@@ -165,8 +178,14 @@ def _with_headers(given: Iterable[tuple[bytes, bytes]], scheme: str) -> RawHeade
     return listed + [pair for pair in ours if pair[0] not in known]
 
 
-def _login_routes(gate: AccessGate) -> list[HttpRoute]:
-    return login_routes(gate) if isinstance(gate, Access) else []
+def _login_routes(backend: Backend) -> list[HttpRoute]:
+    gate = backend.gate
+    return login_routes(gate, backend.limits) if isinstance(gate, Access) else []
+
+
+def _counter(gate: AccessGate) -> Callable[[Request], None]:
+    """Return what counts how often an address asks; a gate of another kind counts by itself."""
+    return gate.count if isinstance(gate, Access) else lambda _: None
 
 
 async def _refused(_: Request, error: Exception) -> Response:

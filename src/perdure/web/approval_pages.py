@@ -10,7 +10,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from perdure.base.errors import RequestRefused
 from perdure.jobs.approval import APPROVER, Person
 from perdure.notify.links import LinkTokens
 from perdure.notify.people import People
@@ -19,7 +18,6 @@ from perdure.notify.web import PATHS, SLACK_PATH, ApprovalWeb, LinkPages, Scope
 from perdure.web.access.gate import Access
 from perdure.web.access.principal import Permission
 from perdure.web.dispatch import AccessGate, Backend
-from perdure.web.problem import problem_response
 
 
 def approval_routes(
@@ -48,25 +46,22 @@ def approval_routes(
         authenticate=partial(recently_signed_in, backend),
         origin=origin,
     )
+    web.body_timeout = backend.limits.body_timeout
     paths = [*(PATHS if links is not None else ()), *([SLACK_PATH] if slack is not None else [])]
-    return [Route(path, _Counted(web, backend.gate)) for path in paths]
+    return [Route(path, _Admitted(web, backend.gate)) for path in paths]
 
 
-class _Counted:
-    """An ASGI app behind the rate of addresses."""
+class _Admitted:
+    """An ASGI app that is reached only by our own names."""
 
     def __init__(self, app: ASGIApp, gate: AccessGate) -> None:
         self._app = app
         self._gate = gate
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        app = self._app
         if scope["type"] == "http" and isinstance(self._gate, Access):
-            try:
-                self._gate.admit(Request(scope))
-            except RequestRefused as refused:
-                app = problem_response(refused)
-        await app(scope, receive, send)
+            self._gate.admit(Request(scope))
+        await self._app(scope, receive, send)
 
 
 async def recently_signed_in(backend: Backend, scope: Scope) -> Person | None:

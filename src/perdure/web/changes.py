@@ -62,6 +62,13 @@ class Changes:
         self._seen: set[int] = set()
         self._shown: dict[str, bytes] = {}
         self._owned: set[str] = set()
+        self._key = b""
+
+    async def key(self) -> bytes:
+        """Return the key of the store, which all its servers share."""
+        if not self._key:
+            self._key = await self._caller.verbs.fingerprint_key()
+        return self._key
 
     async def now(self) -> ChangeBatch:
         """Return the newest batch, with which following begins."""

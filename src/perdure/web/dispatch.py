@@ -1,8 +1,9 @@
 """From a request to an answer: every check, in one order, for every route.
 
-1. Limits: the size, the time and the depth of what is sent, whoever sends it.
-2. Authentication, then the permission that the route names.
-3. The parameters and the body, decoded strictly into the types of the route.
+1. Before all routes (`intake`): how often the address asks, and what it holds already.
+2. Authentication, then the permission that the route names. Nothing of the body is read until then.
+3. The body, within limits of size, time and depth; it and the parameters are decoded strictly into
+   the types of the route.
 4. The handler, within a deadline.
 5. The answer as JSON, with an ETag where it is one thing; an error as a problem.
 """
@@ -25,14 +26,16 @@ from perdure.engine.caller import Caller
 from perdure.web.access.audit_trail import KeyedRequest
 from perdure.web.access.gate import CSRF_SCOPE
 from perdure.web.access.principal import Principal
+from perdure.web.access.searches import Searches
+from perdure.web.access.sessions import mark_unattended
 from perdure.web.access.tenant import RECENT, Preparer, TenantHandle
-from perdure.web.body import LIMITS, RequestLimits, read_body
+from perdure.web.body import LIMITS, RequestLimits, check_depth, read_body
 from perdure.web.idempotency import once
+from perdure.web.intake import held_by
 from perdure.web.problem import problem_response
-from perdure.web.request import Answer, ApiRequest, Follower, Query, Route
+from perdure.web.request import EVENTS, Answer, ApiRequest, Follower, Query, Route
 
 _JSON: Final = "application/json"
-_UNREAD: Final = (408, 413)  # the statuses of a request whose body was not read to its end
 
 
 class AccessGate(Protocol):
@@ -53,6 +56,7 @@ class Backend(Struct, frozen=True, kw_only=True):
         streams: How changes are followed.
         limits: The limits of one request.
         recent: Seconds after a sign-in within which a person may decide about HIGH risks.
+        searches: The searches of all tenants that are under way.
     """
 
     caller: Caller
@@ -61,6 +65,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     streams: Follower
     limits: RequestLimits = LIMITS
     recent: float = RECENT
+    searches: Searches | None = None
 
 
 async def respond(backend: Backend, route: Route, request: Request) -> Response:
@@ -70,22 +75,19 @@ async def respond(backend: Backend, route: Route, request: Request) -> Response:
             return await _answer(backend, route, request)
     except (ClientDisconnect, asyncio.CancelledError):
         raise
-    except RequestRefused as refused:
-        response = problem_response(refused)
-        if refused.status in _UNREAD and request.scope.get("http_version", "") < "2":
-            response.headers["connection"] = (
-                "close"  # else the rest of the body might come for ever
-            )
-        return response
     except Exception as error:  # noqa: BLE001  every error becomes an answer
         return problem_response(error)
 
 
 async def _answer(backend: Backend, route: Route, request: Request) -> Response:
-    body = await read_body(request, backend.limits)
+    if route.media == EVENTS:
+        mark_unattended(request)
     principal = await authenticated(backend, request)
+    held_by(request).belongs_to(principal)
     if route.permission is not None and not principal.may(route.permission):
         raise AccessDenied("forbidden", f"this needs the permission {route.permission}")
+    body = await read_body(request, backend.limits)
+    check_depth(body, backend.limits.depth)
     asked = ApiRequest(
         principal=principal,
         store=_handle(backend, principal),
@@ -114,8 +116,14 @@ async def _answer(backend: Backend, route: Route, request: Request) -> Response:
 def _handle(
     backend: Backend, principal: Principal, keyed: KeyedRequest | None = None
 ) -> TenantHandle:
-    prepare, recent = backend.prepare, backend.recent
-    return TenantHandle(backend.caller, principal, prepare=prepare, recent=recent, keyed=keyed)
+    return TenantHandle(
+        backend.caller,
+        principal,
+        prepare=backend.prepare,
+        recent=backend.recent,
+        keyed=keyed,
+        searches=backend.searches,
+    )
 
 
 async def authenticated(backend: Backend, request: Request) -> Principal:

@@ -1,6 +1,7 @@
 """`Idempotency-Key`: a POST that is sent twice happens once, and both get the same answer.
 
-The key belongs to a principal for 24 hours. The same key with another request is refused. Whoever
+The key belongs to a principal for 24 hours. The same key with another request is refused, and so is
+the same one by a credential that lacks a permission which the first one needed. Whoever
 sends it again while the first is still under way waits for its answer. A refusal or a fault is not
 kept: after a new sign-in, say, the same request may be sent again.
 
@@ -16,7 +17,6 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 import anyio
@@ -24,12 +24,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from perdure.base.codec import digest
-from perdure.base.errors import RequestRefused
+from perdure.base.errors import AccessDenied, RequestRefused
 from perdure.base.retry import pause
+from perdure.jobs.audit import chain_of
 from perdure.store.store import Store
 from perdure.store.verbs.answer import KeyedAnswer, RequestKey
 from perdure.web.access.audit_trail import KeyedRequest
-from perdure.web.access.principal import Principal
+from perdure.web.access.principal import Permission, Principal
 from perdure.web.problem import problem_response
 
 HEADER: Final = "idempotency-key"
@@ -65,10 +66,10 @@ async def once(
     if not given.strip() or len(given) > _LONGEST or not given.isprintable():
         text = f"{HEADER} has 1 to {_LONGEST} printable characters"
         raise RequestRefused(400, "bad_idempotency_key", text)
-    key = RequestKey(principal.tenant or "", principal.id, given, secrets.token_hex(8))
+    key = RequestKey(chain_of(principal.tenant), principal.id, given, secrets.token_hex(8))
     asked = digest(request.method, request.scope["path"], request.scope["query_string"], body)
     async with asyncio.TaskGroup() as group:
-        work = group.create_task(_answered(store, key, asked, answer))
+        work = group.create_task(_answered(store, principal, key, asked, answer))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -79,6 +80,7 @@ async def once(
 
 async def _answered(
     store: Store,
+    principal: Principal,
     key: RequestKey,
     asked: str,
     answer: Callable[[KeyedRequest | None], Awaitable[Response]],
@@ -86,8 +88,9 @@ async def _answered(
     try:
         known = await _known(store, key, asked)
         if known.status is not None:
+            _check_allowed(principal, known)
             return _again(known, known.status)
-        return await _kept(store, key, partial(answer, KeyedRequest(key, deque(known.done))))
+        return await _kept(store, KeyedRequest(key, deque(known.done)), answer)
     except Exception as error:  # noqa: BLE001  a task group would wrap it
         return problem_response(error)
 
@@ -106,17 +109,31 @@ async def _known(store: Store, key: RequestKey, asked: str) -> KeyedAnswer:
     raise RequestRefused(409, "in_progress", text, retry=1)
 
 
+def _check_allowed(principal: Principal, known: KeyedAnswer) -> None:
+    """Refuse an answer to a credential that could not have got it by itself.
+
+    A principal may have several: a token with fewer scopes sends the same key.
+    """
+    missing = [each for each in known.needs if not principal.may(Permission(each))]
+    if missing:
+        raise AccessDenied("forbidden", f"this needs the permission {missing[0]}")
+
+
 async def _kept(
-    store: Store, key: RequestKey, answer: Callable[[], Awaitable[Response]]
+    store: Store,
+    keyed: KeyedRequest,
+    answer: Callable[[KeyedRequest | None], Awaitable[Response]],
 ) -> Response:
+    key = keyed.key
     try:
-        response = await answer()
+        response = await answer(keyed)
     except Exception as error:  # noqa: BLE001  the key is given back in any case
         response = problem_response(error)
     if response.status_code >= _REFUSED:
         await store.give_back_answer(key)
     else:
-        await store.keep_answer(key, response.status_code, bytes(response.body).decode())
+        body = bytes(response.body).decode()
+        await store.keep_answer(key, response.status_code, body, list(keyed.needed))
     return response
 
 

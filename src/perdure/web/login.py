@@ -1,8 +1,9 @@
-"""Signing in and out with a browser: pages from the server, without JavaScript.
+"""Signing in and out with a browser: pages from the server, which need JavaScript for links alone.
 
 A person signs in with a token of theirs, or with a link that `perdure serve` and `dev` print on the
-machine itself. A link in a GET shows only a page with a button: programs that look at links do not
-use it up. The POST of the button does, once.
+machine itself: `/login#link=SECRET`. A browser keeps what is behind the # to itself, so no log of a
+server or a proxy has the secret; a script of the page puts it into the form. Programs that look at
+links see only a page with a button, and do not use them up. The POST of the button does, once.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,6 +12,7 @@ from html import escape
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, quote
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -28,10 +30,12 @@ from perdure.web.access.sessions import (
     with_address,
 )
 from perdure.web.access.site import check_site
-from perdure.web.body import LIMITS, read_body
+from perdure.web.body import LIMITS, RequestLimits, check_head, read_body
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _FIELDS: Final = 10
+LONGEST_FORM: Final = 16 * 1024  # bytes, which anybody may send
+_MOST_PIECES: Final = 64  # in which it comes
 _WRONG: Final = "That did not work: it is unknown, used, revoked or expired."
 _HEADERS: Final = {"cache-control": "no-store"}
 
@@ -81,11 +85,12 @@ _PAGE: Final = """\
 {wrong}
 <form method="post" action="{base}/login{kept}">
 <input type="hidden" name="next" value="{next}">
-{fields}
+{ask}
 <button type="submit">Sign in</button>
 </form>
 {more}
 </main>
+<script src="{base}/login.js"></script>
 </body>
 </html>
 """
@@ -93,29 +98,46 @@ _AGAIN: Final = (
     "<p>What you want to do needs a recent sign-in. You then continue where you were.</p>"
 )
 _HOW: Final = (
-    "<p>With a token of yours, which <code>perdure tokens create</code> makes, or with the link "
-    "that <code>perdure serve</code> and <code>dev</code> print.</p>"
+    "<p id=how>With a token of yours, which <code>perdure tokens create</code> makes, or with the "
+    "link that <code>perdure serve</code> and <code>dev</code> print.</p>"
 )
 _ASK: Final = """\
-<label for="token">Your token</label>
+<div id="ask"><label for="token">Your token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required
- autofocus>"""
-_BY_LINK: Final = '<input type="hidden" name="link" value="{link}">'
+ autofocus></div>"""
+# Also when a link is pasted into the page that is already there: then nothing is loaded.
+_SCRIPT: Final = """\
+function takeLink() {
+  const link = new URLSearchParams(location.hash.slice(1)).get("link");
+  if (!link) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  const field = document.createElement("input");
+  field.type = "hidden";
+  field.name = "link";
+  field.value = link;
+  document.getElementById("ask").replaceChildren(field);
+  document.getElementById("how")?.remove();
+}
+addEventListener("hashchange", takeLink);
+takeLink();
+"""
 
 
-def login_routes(access: Access) -> list[Route]:
+def login_routes(access: Access, limits: RequestLimits = LIMITS) -> list[Route]:
     """Return the routes of signing in and out."""
+    limits = replace(limits, body=LONGEST_FORM, messages=_MOST_PIECES)
     return [
         Route("/login", partial(_show, access), methods=["GET"]),
-        Route("/login", partial(_answered, access, _sign_in), methods=["POST"]),
-        Route("/logout", partial(_answered, access, _sign_out), methods=["POST"]),
-        Route("/login.css", _style, methods=["GET"]),
+        Route("/login", partial(_answered, access, limits, _sign_in), methods=["POST"]),
+        Route("/logout", partial(_answered, access, limits, _sign_out), methods=["POST"]),
+        Route("/login.css", partial(_file, _STYLE, "text/css"), methods=["GET"]),
+        Route("/login.js", partial(_file, _SCRIPT, "text/javascript"), methods=["GET"]),
         *([] if access.login is None else access.login.routes(access)),
     ]
 
 
-async def _style(_: Request) -> Response:
-    return Response(_STYLE, 200, {"cache-control": "public, max-age=3600"}, "text/css")
+async def _file(text: str, kind: str, _: Request) -> Response:
+    return Response(text, 200, {"cache-control": "public, max-age=3600"}, kind)
 
 
 async def _show(access: Access, request: Request) -> Response:
@@ -126,14 +148,17 @@ async def _show(access: Access, request: Request) -> Response:
     return login_page(request, more="" if access.login is None else access.login.begins)
 
 
-_Answer: TypeAlias = Callable[[Access, Request, Mapping[str, str]], Awaitable[Response]]
+_Form: TypeAlias = Callable[[], Awaitable[Mapping[str, str]]]
+_Answer: TypeAlias = Callable[[Access, Request, _Form], Awaitable[Response]]
 
 
-async def _answered(access: Access, answer: _Answer, request: Request) -> Response:
+async def _answered(
+    access: Access, limits: RequestLimits, answer: _Answer, request: Request
+) -> Response:
     """Answer a form; what is refused comes back as the page."""
     try:
         access.admit(request)
-        return await answer(access, request, await _form(request))
+        return await answer(access, request, partial(_form, request, limits))
     except RequestRefused as refused:
         page = login_page(request, str(refused), refused.status)
         if refused.retry:
@@ -143,9 +168,10 @@ async def _answered(access: Access, answer: _Answer, request: Request) -> Respon
         return login_page(request, str(denied), 403)
 
 
-async def _sign_in(access: Access, request: Request, form: Mapping[str, str]) -> Response:
+async def _sign_in(access: Access, request: Request, read: _Form) -> Response:
     access.count_sign_in(request)
     check_site(request, access.settings.origin)
+    form = await read()
     person, token_id = await _person(access, form)
     if person is None:
         await access.note_failed_sign_in(request, "link" if "link" in form else "token")
@@ -166,10 +192,12 @@ async def _person(access: Access, form: Mapping[str, str]) -> tuple[Principal | 
     return found, None if found is None else found.credential.removeprefix("token ")
 
 
-async def _sign_out(access: Access, request: Request, form: Mapping[str, str]) -> Response:
+async def _sign_out(access: Access, request: Request, read: _Form) -> Response:
+    form = await read()
     session = await access.session(request, form.get("csrf"))
     if session is not None:
         await sign_out(access.store, session)
+        access.recheck()
     response = RedirectResponse(f"{base_of(request)}/login", 303, _HEADERS)
     name = cookie_name(request)
     if name is not None:
@@ -177,8 +205,9 @@ async def _sign_out(access: Access, request: Request, form: Mapping[str, str]) -
     return response
 
 
-async def _form(request: Request) -> dict[str, str]:
-    body = await read_body(request, LIMITS)
+async def _form(request: Request, limits: RequestLimits) -> dict[str, str]:
+    check_head(request, limits)
+    body = await read_body(request, limits)
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not body and not media:  # a script that signs out has no fields
         return {}
@@ -205,8 +234,7 @@ def login_page(request: Request, wrong: str = "", status: int = 200, more: str =
     """Return the page; `more` is the path of a further way to sign in."""
     base = escape(base_of(request))
     elsewhere = f'<p><a href="{base}{escape(more)}">Sign in with your organisation</a></p>'
-    link = request.query_params.get("link", "") if status == 200 else ""  # noqa: PLR2004
-    asked = "" if link else _AGAIN if request.query_params.get("again") else _HOW
+    asked = _AGAIN if request.query_params.get("again") else _HOW
     after = local_path(request.query_params.get("next", ""))
     text = _PAGE.format(
         base=base,
@@ -214,6 +242,6 @@ def login_page(request: Request, wrong: str = "", status: int = 200, more: str =
         next=escape(after),
         kept=f"?next={quote(after, safe='/')}" if after != "/" else "",  # also after a mistake
         wrong=f'<p class="wrong" role="alert">{escape(wrong)}</p>' if wrong else asked,
-        fields=_BY_LINK.format(link=escape(link)) if link else _ASK,
+        ask=_ASK,
     )
     return Response(text, status, _HEADERS, "text/html; charset=utf-8")

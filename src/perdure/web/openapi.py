@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
 from perdure.web.access.principal import Permission
+from perdure.web.pieces import in_pieces
 from perdure.web.problem import MEDIA_TYPE, Problem
 from perdure.web.request import Route
 from perdure.web.routes import ROUTES
@@ -45,9 +46,13 @@ def document_routes() -> list[HttpRoute]:
 
 async def _show(request: Request) -> Response:
     base = request.scope.get("root_path", "").rstrip("/")
-    found = {**document(), "servers": [{"url": base or "/"}]}
-    headers = {"cache-control": "no-cache"}
-    return Response(msgspec.json.encode(found), 200, headers, _JSON)
+    return in_pieces(_at(base), {"cache-control": "no-cache"}, _JSON)
+
+
+@lru_cache(maxsize=8)  # it is large, and anybody may ask for it
+def _at(base: str) -> bytes:
+    """Return the document of an app at a prefix."""
+    return msgspec.json.encode({**document(), "servers": [{"url": base or "/"}]})
 
 
 @cache

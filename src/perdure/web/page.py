@@ -16,6 +16,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from perdure.web.pieces import in_pieces
+
 STATIC: Final = files("perdure.web").joinpath("static")
 
 _ASSET: Final = re.compile(r"[\w][\w.-]*", re.ASCII)
@@ -54,7 +56,7 @@ async def asset(request: Request) -> Response:
     data = _read(STATIC.joinpath("assets", name))
     if data is None:
         raise HTTPException(404, "there is no such file")
-    return Response(data, 200, {"cache-control": _FOREVER}, kind)
+    return in_pieces(data, {"cache-control": _FOREVER}, kind)
 
 
 async def index(request: Request) -> Response:
@@ -66,7 +68,8 @@ async def index(request: Request) -> Response:
     data = _read(STATIC.joinpath("index.html"))
     if data is None:
         return PlainTextResponse(_ABSENT.format(base=base), 200, headers)
-    return Response(at_prefix(data.decode(), base), 200, headers, "text/html; charset=utf-8")
+    html = at_prefix(data.decode(), base)
+    return in_pieces(html.encode(), headers, "text/html; charset=utf-8")
 
 
 def at_prefix(html: str, base: str) -> str:

@@ -4,11 +4,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from perdure.base.errors import AccessDenied, RequestRefused
+from perdure.base.errors import AccessDenied
 from perdure.engine.caller import Caller
 from perdure.observe.endpoints import Endpoints
 from perdure.observe.prometheus import Metrics
-from perdure.web.access.gate import Access
 from perdure.web.access.principal import Permission
 from perdure.web.dispatch import AccessGate
 from perdure.web.problem import problem_response
@@ -24,14 +23,6 @@ def probe_routes(caller: Caller, gate: AccessGate, metrics: Metrics) -> list[Rou
         headers = {"cache-control": "no-store"}
         return Response(found.body, found.status, headers, found.content_type)
 
-    async def counted(request: Request) -> Response:
-        try:
-            if isinstance(gate, Access):
-                gate.count(request)
-        except RequestRefused as refused:
-            return problem_response(refused)
-        return await answer(request)
-
     async def guarded(request: Request) -> Response:
         try:
             await _check(gate, request)
@@ -41,7 +32,7 @@ def probe_routes(caller: Caller, gate: AccessGate, metrics: Metrics) -> list[Rou
 
     return [
         Route("/healthz", answer, methods=["GET"]),
-        Route("/readyz", counted, methods=["GET"]),  # it asks the store
+        Route("/readyz", answer, methods=["GET"]),
         Route("/metrics", guarded, methods=["GET"]),
     ]
 

@@ -74,6 +74,7 @@ STATUSES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (errors.StoreFull, 507, "store_full"),
     (errors.StoreReadOnly, 503, "store_read_only"),
     (errors.StoreUnreachable, 503, "store_unreachable"),
+    (errors.QueryTooSlow, 422, "query_too_slow"),
     (errors.SchemaError, 503, "schema"),
     (errors.EncryptionError, 503, "encrypted"),
     (errors.StoreError, 503, "store_failed"),

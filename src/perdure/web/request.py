@@ -6,7 +6,7 @@ checked and decoded, the OpenAPI document, the matrix of tests, and the page of 
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 from msgspec import Meta, Struct
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from perdure.web.access.principal import Permission, Principal
 from perdure.web.access.tenant import Preparer, TenantHandle
 
 Priority: TypeAlias = Annotated[int, Meta(ge=-(2**53), le=2**53)]  # every database has these
+EVENTS: Final = "text/event-stream"
 Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
 
 

@@ -20,7 +20,9 @@ import uvicorn
 from msgspec import Struct
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from perdure.base.errors import DefinitionError
+from perdure.base.errors import DefinitionError, RequestRefused
+from perdure.web.access.rates import address_key
+from perdure.web.access.shares import Shares
 from perdure.web.app import WebApp
 
 LOOPBACK: Final = "127.0.0.1"
@@ -43,6 +45,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
         signals: Whether SIGTERM and Ctrl-C stop it.
         head_timeout: Seconds within which a request must have begun: until the last line of its
             headers was sent. A connection that waits longer is closed.
+        connections: How many are open at once; a further one is closed. One address has at most a
+            quarter of them, unless it may be that of a proxy.
     """
 
     host: str = LOOPBACK
@@ -53,6 +57,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     root_path: str = ""
     signals: bool = True
     head_timeout: float = 75.0
+    connections: int = 1000
 
     def __post_init__(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):
@@ -123,16 +128,33 @@ def listener_at(host: str, port: int) -> socket.socket:
 
 
 class _Connection(AutoHTTPProtocol):
-    """A connection that is closed if no request comes: uvicorn waits for slow headers for ever."""
+    """A connection that is closed if there are too many, or if no request comes.
 
-    def __init__(self, *args: Any, head_timeout: float, **kwargs: Any) -> None:
+    By itself, uvicorn takes any number of connections, and waits for slow headers for ever.
+    """
+
+    def __init__(self, *args: Any, head_timeout: float, places: Shares, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_timeout = head_timeout
+        self._places = places
+        self._place: str | None = None
         self._seen: object = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        address = address_key(str((transport.get_extra_info("peername") or ("",))[0]))
+        try:
+            self._places.take(address)
+        except RequestRefused:
+            transport.close()
+            return
+        self._place = address
         self._look_later(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._place is not None:
+            self._places.give_back(self._place)
 
     def _look_later(self, transport: asyncio.BaseTransport) -> None:
         loop = asyncio.get_running_loop()
@@ -152,6 +174,9 @@ class _Server(uvicorn.Server):
     """uvicorn, which ends open streams when it stops."""
 
     def __init__(self, asgi: WebApp, settings: ServerSettings, started: Callable[[], Any]) -> None:
+        most = settings.connections
+        of_one = most if settings.trusted_proxy else 1
+        places = Shares(most, "connections", at_least=of_one)
         config = uvicorn.Config(
             asgi,
             log_config=None,
@@ -164,7 +189,7 @@ class _Server(uvicorn.Server):
             forwarded_allow_ips=settings.trusted_proxy or LOOPBACK,
             timeout_graceful_shutdown=_GRACE,
             timeout_keep_alive=round(settings.head_timeout) or 1,
-            http=partial(_Connection, head_timeout=settings.head_timeout),  # pyright: ignore[reportArgumentType]  it is called, as a class would be
+            http=partial(_Connection, head_timeout=settings.head_timeout, places=places),  # pyright: ignore[reportArgumentType]  it is called, as a class would be
             ssl_certfile=settings.tls_certificate,
             ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),
         )

@@ -33,8 +33,10 @@ from perdure.jobs.text_limits import check_given
 from perdure.web.access.principal import Permission, Principal
 from perdure.web.api.workers import worker_views
 from perdure.web.changes import ChangeBatch, Changes
+from perdure.web.intake import held_by
 from perdure.web.request import ApiRequest
 from perdure.web.shutdown import ServerShutdown
+from perdure.web.stream_place import read_place, spell_place
 from perdure.web.views import piece_view
 
 MOST_TOPICS: Final = 20  # of a stream
@@ -126,6 +128,7 @@ class Streams:
         topics = topics_of(request.query.topics)
         for each in topics:
             await _check(request, each)
+        held_by(request.http).let_go()
         stream = _Stream(self, request, topics)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         body = stream.frames()
@@ -182,6 +185,7 @@ class _Stream:
         self._workers: object = None
         self._workers_at = float("-inf")
         self._changed = asyncio.Event()
+        self._key = b""
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Yield what to send, until the client is gone or the server stops."""
@@ -231,15 +235,17 @@ class _Stream:
 
     async def _begin(self) -> list[bytes]:
         """Find where to begin: now, or where the client was; return what it has missed."""
-        known = _positions(self._request.http.headers.get("last-event-id", ""))
+        self._key = await self._streams.changes.key()
+        known = _fields(self._request.http.headers.get("last-event-id", ""))
         for topic in self._outputs:
-            self._outputs[topic] = known.get(str(topic), 0)
+            self._outputs[topic] = _position(known.get(str(topic), ""))
+        at = read_place(self._key, self._request.principal.tenant, known.get("at", ""))
         if "workers" in self._kinds:
             await self._of_workers()  # what changes from now on is sent
         changes = self._streams.changes
-        batch = await changes.after(known["at"]) if "at" in known else await changes.now()
+        batch = await changes.now() if at is None else await changes.after(at)
         self._batch, self._position = batch.number, batch.position
-        return [self._place(), *(self._of_batch(batch) if "at" in known else ())]
+        return [self._place(), *(self._of_batch(batch) if at is not None else ())]
 
     async def _news(self) -> list[bytes]:
         found: list[bytes] = []
@@ -296,16 +302,19 @@ class _Stream:
 
     def _place(self) -> bytes:
         """Return a frame that only says where the stream is."""
-        positions = {"at": self._position, **{str(key): no for key, no in self._outputs.items()}}
-        return b"id: %s\n\n" % urlencode(positions).encode()
+        at = spell_place(self._key, self._request.principal.tenant, self._position)
+        places = {"at": at, **{str(topic): no for topic, no in self._outputs.items()}}
+        return b"id: %s\n\n" % urlencode(places).encode()
 
 
-def _positions(text: str) -> dict[str, int]:
-    """Return the positions in the `id:` of an event; whatever else is there counts as nothing."""
+def _fields(text: str) -> dict[str, str]:
+    """Return what the `id:` of an event holds; whatever else is there counts as nothing."""
     found = parse_qs(text[:4096]) if text.isascii() else {}
-    return {
-        name: int(values[0]) for name, values in found.items() if _POSITION.fullmatch(values[0])
-    }
+    return {name: values[0] for name, values in found.items()}
+
+
+def _position(text: str) -> int:
+    return int(text) if _POSITION.fullmatch(text) else 0
 
 
 def _frame(event: str, data: Any) -> bytes:

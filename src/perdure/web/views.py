@@ -1,7 +1,8 @@
 """What the API says about jobs, approvals, effects and the rest: the types of its answers.
 
 A payload (input, result, output, …) is shown as plain JSON without the values of secret names. One
-that is large is shown as `{"$large": {bytes, preview, href}}` instead: behind `href` is all of it.
+that is too large is null in its place, and beside it, under its name in `large`, are its size, its
+beginning and the address of all of it. Nothing that a job stores is ever read as one of these.
 """
 
 from collections.abc import Mapping
@@ -40,28 +41,42 @@ def view_of(kind: type[V], source: object, **more: Any) -> V:
 # Payloads
 
 
-def payload_view(data: bytes | None, href: str) -> Any:
-    """Return a payload for people, or what stands in the place of a large one."""
-    if data is None:
-        return None
+class LargePayload(Struct, frozen=True, kw_only=True):
+    """What is shown of a large payload; without `href`, only its digest was kept."""
+
+    bytes: int
+    preview: str
+    href: str | None
+
+
+def payload_fields(**stored: tuple[bytes | None, str]) -> dict[str, Any]:
+    """Return the fields of a view that show payloads, and its field `large`.
+
+    Args:
+        stored: By the name of the field, what is stored, and the address of all of it.
+    """
+    large = {name: found for name, each in stored.items() if (found := _large(*each)) is not None}
+    shown = {
+        name: None if data is None or name in large else for_people(data)
+        for name, (data, _) in stored.items()
+    }
+    return {**shown, "large": large}
+
+
+def _large(data: bytes | None, href: str) -> LargePayload | None:
     stand_in = stand_in_of(data)
     if stand_in is not None:
         where = href if stand_in.chunks else None
-        return large(stand_in.size, stand_in.preview, where)
-    if len(data) <= INLINE:
-        return for_people(data)
-    return large(len(data), preview_of(data), href)
+        return LargePayload(bytes=stand_in.size, preview=stand_in.preview, href=where)
+    if data is None or len(data) <= INLINE:
+        return None
+    return LargePayload(bytes=len(data), preview=preview_of(data), href=href)
 
 
 def preview_of(data: bytes) -> str:
     """Return the beginning of a payload, without secrets."""
     text = data[: 8 * PREVIEW].decode(errors="ignore")
     return without_secrets(text)[:PREVIEW] + "…"
-
-
-def large(size: int, preview: str, href: str | None) -> dict[str, Any]:
-    """Return what stands in for a large payload; without `href`, only its digest was kept."""
-    return {"$large": {"bytes": size, "preview": preview, "href": href}}
 
 
 def payload_text(data: bytes) -> str:
@@ -143,6 +158,7 @@ class JobDetail(JobRow, frozen=True, kw_only=True):
 
     input: Any
     result: Any
+    large: dict[str, LargePayload]  # those that are too large, by the name of their field
     failure: FailureView | None
     wait: Any  # what it waits for, as its worker stored it
     request: str | None  # "cancel" or "pause", asked for and not yet carried out
@@ -207,6 +223,7 @@ class EntryView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: FailureView | None = None
     checkpoint: Any = None
     checkpoint_no: int = 0
+    large: dict[str, LargePayload] = {}
 
 
 def entry_view(entry: JournalEntry, href: str) -> EntryView:
@@ -222,11 +239,13 @@ def entry_view(entry: JournalEntry, href: str) -> EntryView:
         started_at=entry.started_at,
         ended_at=entry.ended_at,
         wake_at=entry.wake_at,
-        input=payload_view(entry.input, f"{at}/input"),
-        output=payload_view(entry.output, f"{at}/output"),
         error=failure_view(entry.error),
-        checkpoint=payload_view(entry.checkpoint, f"{at}/checkpoint"),
         checkpoint_no=entry.checkpoint_no,
+        **payload_fields(
+            input=(entry.input, f"{at}/input"),
+            output=(entry.output, f"{at}/output"),
+            checkpoint=(entry.checkpoint, f"{at}/checkpoint"),
+        ),
     )
 
 

@@ -200,6 +200,31 @@ async def test_the_database_refuses_to_change_the_log_and_a_check_finds_it_if_it
         assert [(each.tenant, each.no) for each in report.broken] == [("acme", 2)]
 
 
+UNCHECKED = {
+    "sqlite": "PRAGMA ignore_check_constraints = 1;",
+    "postgresql": "ALTER TABLE audit DROP CONSTRAINT audit_no_check;",
+}
+
+
+@pytest.mark.parametrize("no", [0, -1, -(2**63), 5, 2**62])
+@pytest.mark.parametrize("tenant", ["acme", "nobody", ""])
+async def test_a_check_accounts_for_every_row_whatever_its_number_and_tenant(
+    url: str, no: int, tenant: str
+) -> None:
+    async with opened(url) as app:
+        for target in range(3):
+            await app.verbs.audit(replace(DRAFT, target=f"{target}"))
+        assert (await verify_audit(app.verbs)).ok
+        forged = chained(DRAFT, tenant, (no - 1, "0" * 64), 1.0)
+        run_sql(
+            url,
+            UNCHECKED[url.partition(":")[0]] + f"INSERT INTO audit (tenant, no, line, hash) "
+            f"VALUES ('{tenant}', {no}, '{forged.line}', '{forged.hash}')",
+        )
+        report = await verify_audit(app.verbs)
+        assert [each.tenant for each in report.broken] == [tenant]
+
+
 async def test_a_cut_off_end_is_found_by_its_noted_head(url: str) -> None:
     async with opened(url) as app:
         for no in range(3):

@@ -13,6 +13,8 @@ from perdure.base.secret import Secret
 from perdure.web.access.gate import Access
 from perdure.web.access.oidc import Oidc
 from perdure.web.access.principal import Principal, Role
+from perdure.web.access.rates import Rate
+from perdure.web.access.settings import AccessSettings
 from perdure.web.oidc_login import oidc_login
 from tests.support.browser_like import web_of
 from tests.support.oidc_provider import Provider, running_provider
@@ -36,11 +38,11 @@ def who(claims: Mapping[str, Any]) -> Principal | None:
     return Principal(id=str(claims["sub"]), tenant="acme", roles=frozenset({Role.OPERATOR}))
 
 
-def access_by(provider: Provider) -> Access:
+def access_by(provider: Provider, settings: AccessSettings | None = None) -> Access:
     oidc = Oidc(
         issuer=provider.url, client_id="perdure", client_secret=Secret("s3cret"), principal=who
     )
-    return Access(login=oidc_login(oidc))
+    return Access(login=oidc_login(oidc), settings=settings)
 
 
 async def at_provider(web: httpx.AsyncClient) -> str:
@@ -108,6 +110,52 @@ async def test_a_token_that_another_key_has_signed_is_refused(app: App, provider
     provider.key = RSAKey.generate_key(2048, {"kid": "one"})
     async with web_of(app, access_by(provider)) as web:
         assert (await web.get(await at_provider(web))).status_code == 403
+
+
+# What a provider may answer that is not what it should be; "KEY" is its own key.
+ODD = [
+    b"", b"{}", b"[]", b"null", b"7", b'"x"', b"{", b"\xff", b"[" * 2000, b'{"issuer": 7}',
+    b'{"keys": null}', b'{"keys": {}}', b'{"keys": 7}', b'{"keys": []}', b'{"keys": [null]}',
+    b'{"keys": ["x"]}', b'{"keys": [{}]}', b'{"keys": [{"kty": 7}]}', b'{"keys": [{"kty": "RSA"}]}',
+    b'{"keys": [{"kty": "RSA", "kid": "one", "n": 7, "e": []}]}',
+    b'{"keys": [{"kty": "RSA", "kid": "one", "n": "", "e": ""}]}',
+    b'{"keys": [{"kty": "EC", "kid": "one", "crv": "x", "x": "AA", "y": "AA"}]}',
+    b'{"keys": [{"kty": "oct", "kid": "one", "k": "AA"}]}',
+    b'{"id_token": null}', b'{"id_token": 7}', b'{"id_token": {}}', b'{"id_token": ""}',
+    b'{"id_token": "a.b.c"}', b'{"id_token": "\\ud800"}', b'{"id_token": "e30.e30.e30"}',
+    b'{"error": "invalid_grant"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/keys", "/token"])
+async def test_no_document_of_a_provider_is_a_fault_of_the_server(
+    app: App, provider: Provider, path: str
+) -> None:
+    settings = AccessSettings(sign_ins=Rate(1000.0, 1000))
+    async with web_of(app, access_by(provider, settings)) as web:
+        for odd in ODD:
+            provider.says = {}
+            back = await at_provider(web)
+            provider.says = {path: odd}
+            answer = await web.get(back)
+            assert answer.status_code == 403, (path, odd)
+            assert "__Host-perdure=" not in answer.headers.get("set-cookie", "")
+            away = await web.get("/login/oidc")
+            assert away.status_code in (303, 403), (path, odd)
+
+
+async def test_no_claim_of_a_provider_is_a_fault_of_the_server(
+    app: App, provider: Provider
+) -> None:
+    plain = dict(provider.claims)
+    odd_claims: list[Any] = [None, [], {}, [7], "x", -1, 1e300]
+    settings = AccessSettings(sign_ins=Rate(1000.0, 1000))
+    async with web_of(app, access_by(provider, settings)) as web:
+        for name in ("iss", "aud", "azp", "nonce", "exp", "iat", "nbf", "sub"):
+            for odd in odd_claims:
+                provider.claims = {**plain, name: odd}
+                answer = await web.get(await at_provider(web))
+                assert answer.status_code in (303, 403), (name, odd)
 
 
 async def test_another_state_is_refused(app: App, provider: Provider) -> None:

@@ -425,6 +425,63 @@ async def test_a_large_payload_is_loaded_only_when_somebody_asks(app: App) -> No
     assert there.wrong == []
 
 
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"bytes": 1, "preview": "x", "href": "javascript:document.title='taken'"},
+        {"bytes": 1, "preview": "x", "href": "https://elsewhere.test/"},
+        7,
+        None,
+    ],
+    ids=str,
+)
+async def test_what_a_job_stores_is_never_taken_for_our_own_reference(
+    app: App, large: object
+) -> None:
+    forged: dict[str, object] = {"$large": large}
+
+    @app.step
+    async def keep(value: dict[str, object]) -> dict[str, object]:
+        return value
+
+    @app.job
+    async def forges(value: dict[str, object]) -> dict[str, object]:
+        return await keep(value)
+
+    async with app.running(), visit(app) as there:
+        handle = await app.submit(forges(forged))
+        assert await handle.result() == forged
+        for where in ("", "?tab=journal&step=keep%231", "?tab=raw"):
+            page = await there.open(f"/jobs/{handle.id}{where}")
+            await expect(page.get_by_text('"$large"').first).to_be_visible()
+            await expect(page.get_by_role("button", name="Fork").first).to_be_visible()
+            await expect(page.get_by_role("button", name=re.compile("^Load"))).to_have_count(0)
+            hrefs = await page.eval_on_selector_all("a", "all => all.map(each => each.href)")
+            assert [each for each in hrefs if not each.startswith(there.site)] == []
+    assert there.wrong == []
+
+
+async def test_a_page_that_nobody_uses_says_so_with_what_it_reads(app: App) -> None:
+    async with visit(app) as there:
+        page = there.page
+        await page.clock.install()
+        await look_at(there, "/jobs")
+        alone: list[bool] = []
+        page.on("request", lambda each: alone.append("x-unattended" in each.headers))
+        await page.clock.run_for(30_000)
+        while not alone:
+            await page.clock.run_for(1_000)
+        assert not any(alone)
+        await page.clock.fast_forward(60_000)
+        while not any(alone):
+            await page.clock.run_for(1_000)
+        await page.keyboard.press("Shift")
+        alone.clear()
+        while not alone:
+            await page.clock.run_for(1_000)
+        assert not any(alone)
+
+
 # Keyboard
 
 

@@ -1,12 +1,14 @@
 """Signing in and out, and again, in a real browser, at a real address."""
 
 import pytest
+from starlette.requests import Request
 
 from perdure import App
+from perdure.cli.local_page import new_link
 from perdure.jobs.state import JobState
 from perdure.web.access.gate import Access
 from perdure.web.access.principal import Role
-from perdure.web.access.sessions import local_operator, new_sign_in_link
+from perdure.web.access.sessions import local_operator
 from perdure.web.access.tokens import NewToken, create_token
 from tests.support.store import sql
 
@@ -23,14 +25,42 @@ pytestmark = [
 ]
 
 
-async def test_a_person_signs_in_by_a_link_and_sees_the_page(app: App) -> None:
-    async with served(app, Access()) as url, chromium() as browser:
-        link = await new_sign_in_link(app.verbs, local_operator())
+class Logged(Access):
+    """Writes down the addresses that are asked for, as a proxy does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+
+    def admit(self, request: Request) -> None:
+        self.log.append(str(request.url))
+        super().admit(request)
+
+
+async def test_a_person_signs_in_by_a_link_whose_secret_reaches_no_log(app: App) -> None:
+    access = Logged()
+    async with served(app, access) as url, chromium() as browser:
         page = await browser.new_page()
-        await page.goto(f"{url}/login?link={link}&next=//elsewhere.test/")
-        await page.click("button")
+        path = await new_link(app)
+        secret = path.rpartition("link=")[2]
+        await page.goto(f"{url}/login")
+        await page.goto(url + path.replace("#", "?next=//elsewhere.test/#"))
+        await page.get_by_role("button", name="Sign in").click()
         await page.get_by_text("local operator").first.wait_for(state="attached")
         assert page.url.startswith(url)
+    assert [each for each in access.log if "/login" in each]
+    assert [each for each in access.log if secret in each] == []
+
+
+async def test_a_link_that_is_pasted_into_the_open_sign_in_page_is_taken(app: App) -> None:
+    async with served(app, Access()) as url, chromium() as browser:
+        page = await browser.new_page()
+        await page.goto(f"{url}/login")
+        await page.goto(url + await new_link(app))  # only what is behind the # differs
+        await expect(page.get_by_label("Your token")).to_have_count(0)
+        assert page.url == f"{url}/login"  # nor is it in the history of the browser
+        await page.get_by_role("button", name="Sign in").click()
+        await page.get_by_text("local operator").first.wait_for(state="attached")
 
 
 async def test_a_decision_about_a_high_risk_goes_on_after_another_sign_in(app: App) -> None:
@@ -63,14 +93,14 @@ async def test_a_decision_about_a_high_risk_goes_on_after_another_sign_in(app: A
     assert unauthorised == []
 
 
-async def test_a_person_signs_out(app: App) -> None:
+@pytest.mark.parametrize("item", ["Sign out", "Sign out everywhere"])
+async def test_a_person_signs_out(app: App, item: str) -> None:
     async with served(app, Access()) as url, chromium() as browser:
-        link = await new_sign_in_link(app.verbs, local_operator())
         page = await browser.new_page()
-        await page.goto(f"{url}/login?link={link}&next=/workers")
-        await page.click("button")
+        await page.goto(url + (await new_link(app)).replace("#", "?next=/workers#"))
+        await page.get_by_role("button", name="Sign in").click()
         await page.get_by_role("button", name="local operator").click()
-        await page.get_by_role("menuitem", name="Sign out").click()
+        await page.get_by_role("menuitem", name=item, exact=True).click()
         await page.wait_for_url("**/login")
         await page.goto(f"{url}/workers")
         await page.wait_for_url("**/login?next=*")

@@ -1,7 +1,7 @@
 // Two jobs side by side: what differs between them?
 import { useEffect, useMemo, useState } from "preact/hooks";
 
-import { type Entry, get, isLarge, type JobDetail, type Json, type Page, part, Problem } from "../api";
+import { type Entry, get, type JobDetail, type Json, type Large, type Page, part, Problem } from "../api";
 import { count, duration, moment, now, shortId, usd } from "../format";
 import { useRead } from "../live";
 import { Choice, Empty, Loading, PageHead, Trouble, useTitle } from "../parts/basics";
@@ -45,8 +45,8 @@ function Both({ left, right }: { left: JobDetail; right: JobDetail }) {
   return (
     <>
       <Facts left={left} right={right} />
-      <PayloadDiff title="Input" left={left.input} right={right.input} />
-      <PayloadDiff title="Result" left={left.result} right={right.result} />
+      <PayloadDiff title="Input" left={left.input} right={right.input} large={[left.large.input, right.large.input]} />
+      <PayloadDiff title="Result" left={left.result} right={right.result} large={[left.large.result, right.large.result]} />
       {(left.failure || right.failure) && <PayloadDiff title="Error" left={told(left)} right={told(right)} />}
       <Steps left={left} right={right} />
     </>
@@ -85,13 +85,12 @@ function Facts({ left, right }: { left: JobDetail; right: JobDetail }) {
   );
 }
 
-function PayloadDiff({ title, left, right }: { title: string; left: Json | undefined; right: Json | undefined }) {
-  const large = isLarge(left) || isLarge(right);
+function PayloadDiff({ title, left, right, large = [undefined, undefined] }: { title: string; left: Json | undefined; right: Json | undefined; large?: [Large | undefined, Large | undefined] }) {
   const [a, b] = [pretty(left ?? null), pretty(right ?? null)];
   return (
     <section class="compare-part" aria-label={title}>
       <h2 class="section">{title}</h2>
-      {large ? <div class="two"><Payload title="Left" value={left} /><Payload title="Right" value={right} /></div>
+      {large[0] || large[1] ? <div class="two"><Payload title="Left" value={left} large={large[0]} /><Payload title="Right" value={right} large={large[1]} /></div>
         : a === b ? <Same text={a} /> : <Diff before={a} after={b} names={["left", "right"]} />}
     </section>
   );
@@ -197,8 +196,8 @@ function StepDiff({ pair, left, right }: { pair: Pair; left: string; right: stri
     <div class="card step-diff">
       <h3 class="mono">{pair.id}</h3>
       {!(a && b) && <p class="muted">The {a ? "right" : "left"} job has not done it.</p>}
-      <PayloadDiff title="Input" left={a?.input} right={b?.input} />
-      <PayloadDiff title="Output" left={a?.output} right={b?.output} />
+      <PayloadDiff title="Input" left={a?.input} right={b?.input} large={[a?.large?.input, b?.large?.input]} />
+      <PayloadDiff title="Output" left={a?.output} right={b?.output} large={[a?.large?.output, b?.large?.output]} />
       {(errors[0] || errors[1]) && <PayloadDiff title="Error" left={errors[0] ?? null} right={errors[1] ?? null} />}
     </div>
   );

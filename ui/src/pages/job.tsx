@@ -303,8 +303,8 @@ function Facts({ job }: { job: JobDetail }) {
         </div>
       ))}
       <div class="two">
-        <Payload brief title="Input" value={job.input} name={`${job.name}-input`} />
-        <Payload brief title="Result" value={job.result} name={`${job.name}-result`} />
+        <Payload brief title="Input" value={job.input} large={job.large.input} name={`${job.name}-input`} />
+        <Payload brief title="Result" value={job.result} large={job.large.result} name={`${job.name}-result`} />
       </div>
     </>
   );

@@ -1,7 +1,7 @@
 // What can be done with a job; each dialog says what it will do before it does it.
 import { useEffect, useState } from "preact/hooks";
 
-import { type Entry, get, isLarge, type JobDetail, type Json, may, part, post, Problem } from "../api";
+import { type Entry, get, type JobDetail, type Json, may, part, post, Problem } from "../api";
 import { Ask, toast, Trouble } from "../parts/basics";
 import { Diff } from "../parts/diff";
 import { pretty } from "../parts/payload";
@@ -132,7 +132,7 @@ function ForkDialog({ job, step, entries, close }: Props) {
   const [before, setBefore] = useState(step ?? (job.failure?.step || (steps[0]?.id ?? "")));
   const [preview, setPreview] = useState<ForkPreview | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
-  const editable = may("jobs.edit") && !isLarge(job.input) && argumentsOf(job.input) !== null;
+  const editable = may("jobs.edit") && !job.large.input && argumentsOf(job.input) !== null;
   const original = pretty(argumentsOf(job.input));
   const [edited, setEdited] = useState<{ text: string; value: Json | undefined }>({ text: original, value: argumentsOf(job.input) });
   useEffect(() => {

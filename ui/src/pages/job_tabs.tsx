@@ -88,14 +88,16 @@ function EntryDetail({ job, entry, act }: { job: JobDetail; entry: Entry; act: (
       {full && (
         <>
           {full.error && <FailureBox failure={full.error} />}
-          <Payload title="Input" value={full.input} name={`${entry.id}-input`} />
-          <Payload title="Output" value={full.output} name={`${entry.id}-output`} />
-          {full.checkpoint !== undefined && full.checkpoint !== null && <Payload title="Checkpoint" value={full.checkpoint} name={`${entry.id}-checkpoint`} />}
+          <Payload title="Input" value={full.input} large={full.large?.input} name={`${entry.id}-input`} />
+          <Payload title="Output" value={full.output} large={full.large?.output} name={`${entry.id}-output`} />
+          {hasCheckpoint(full) && <Payload title="Checkpoint" value={full.checkpoint} large={full.large?.checkpoint} name={`${entry.id}-checkpoint`} />}
         </>
       )}
     </div>
   );
 }
+
+const hasCheckpoint = (entry: Entry): boolean => (entry.checkpoint ?? entry.large?.checkpoint ?? null) !== null;
 
 export function FailureBox({ failure }: { failure: Failure }) {
   return (
@@ -145,13 +147,13 @@ export function Attempts({ job, stamp, entries }: { job: JobDetail; stamp: strin
 function Given({ job, entry, tries }: { job: JobDetail; entry: Entry; tries: number }) {
   const full = useWhole(job, entry).data?.items[0];
   if (!full) return null;
-  const some = full.checkpoint !== undefined && full.checkpoint !== null;
+  const some = hasCheckpoint(full);
   return (
     <section aria-label="What the attempts were given">
       <h3>What {tries === 1 ? "it was" : "they were"} given <span class="muted">{tries > 1 && "the same input every time"}{some && `; the next one would begin at checkpoint ${full.checkpoint_no ?? 0}`}</span></h3>
       <div class="two">
-        <Payload title="Input" value={full.input} name={`${entry.id}-input`} />
-        {some ? <Payload title="Checkpoint" value={full.checkpoint} name={`${entry.id}-checkpoint`} /> : <Payload title="Output" value={full.output} name={`${entry.id}-output`} />}
+        <Payload title="Input" value={full.input} large={full.large?.input} name={`${entry.id}-input`} />
+        {some ? <Payload title="Checkpoint" value={full.checkpoint} large={full.large?.checkpoint} name={`${entry.id}-checkpoint`} /> : <Payload title="Output" value={full.output} large={full.large?.output} name={`${entry.id}-output`} />}
       </div>
     </section>
   );

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { type Approval, type Failure, get, isLarge, type JobDetail, type Json, may, type Page, part, type Piece, type Problem } from "../api";
+import { type Approval, type Failure, get, type JobDetail, type Json, type Large, may, type Page, part, type Piece, type Problem } from "../api";
 import { count, duration, now, plural, usd } from "../format";
 import { useCalm, useLive, useRead } from "../live";
 import { Ago, At, Copy, Loading, Trouble } from "../parts/basics";
@@ -52,6 +52,7 @@ export interface Turn {
   model?: ModelTurn | null;
   arguments?: Json;
   answer?: Json;
+  large?: Record<string, Large>;
   error?: Failure | null;
 }
 
@@ -201,7 +202,7 @@ function RoundView({ round, job, approvals, first }: { round: Round; job: JobDet
   const questions = round.between.filter((each) => each.kind === "question");
   return (
     <>
-      {first && said.length === 0 && job.input !== null && <Said role="user"><Payload brief title="Input" value={job.input} /></Said>}
+      {first && said.length === 0 && (job.input !== null || job.large.input) && <Said role="user"><Payload brief title="Input" value={job.input} large={job.large.input} /></Said>}
       {said.map((message, index) => <Said key={index} role={message.role}>{message.parts.map((each, at) => <PartText key={at} part={each} fold={message.role === "system"} />)}</Said>)}
       <li class="turn turn-assistant">
         <TurnHead role="assistant" turn={turn}>
@@ -278,8 +279,10 @@ function unwrappedAnswer(value: Json | undefined): Json | undefined {
 function ToolCall({ call, turn, answer, job, approvals }: { call: Part | null; turn: Turn | null; answer: Json | undefined; job: JobDetail; approvals: Approval[] }) {
   const name = call?.name || turn?.name || "?";
   const wanted = given(call?.arguments ?? turn?.arguments);
-  const text = isLarge(wanted) ? `${name}(…)` : callText(name, wanted);
+  const large = call?.arguments === undefined ? turn?.large?.arguments : undefined;
+  const text = large ? `${name}(…)` : callText(name, wanted);
   const result = answer ?? unwrappedAnswer(turn?.answer);
+  const largeResult = answer === undefined ? turn?.large?.answer : undefined;
   const state = turn?.state ?? (answer !== undefined ? "SUCCEEDED" : job.ended_at === null ? "PENDING" : "SKIPPED");
   return (
     <section class="tool" aria-label={`Tool ${name}`}>
@@ -291,16 +294,15 @@ function ToolCall({ call, turn, answer, job, approvals }: { call: Part | null; t
         {turn?.started_at ? <span class="num muted">{duration((turn.ended_at ?? job.ended_at ?? now.value) - turn.started_at)}</span> : null}
         {turn && <button class="text-button only-wide" title="Show it in the journal" onClick={() => setQuery({ tab: "journal", step: turn.step })}>step</button>}
       </div>
-      {text.length > 160 && <Payload title="Arguments" value={wanted} name={name} />}
+      {(text.length > 160 || large) && <Payload title="Arguments" value={wanted} large={large} name={name} />}
       {turn && <Asked approvals={approvals} step={turn.step} />}
       {turn?.error && turn.state !== "SUCCEEDED" && <p class="tone-failed small">✗ {turn.error.type.split(".").at(-1)} <bdi>{turn.error.message}</bdi></p>}
-      {result !== undefined && result !== null && <Answer value={result} name={name} />}
+      {largeResult ? <Payload title="Answer" value={null} large={largeResult} name={name} /> : result !== undefined && result !== null && <Answer value={result} />}
     </section>
   );
 }
 
-function Answer({ value, name }: { value: Json; name: string }) {
-  if (isLarge(value)) return <Payload title="Answer" value={value} name={name} />;
+function Answer({ value }: { value: Json }) {
   const text = typeof value === "string" ? value : JSON.stringify(value);
   if (text.length <= 400) return <p class="tool-answer" dir="auto"><span class="muted" aria-hidden="true">→ </span><span class="sr">answers </span>{text}</p>;
   return <details class="turn-more"><summary>→ {text.slice(0, 120)}… <span class="muted">{plural(text.length, "character")}</span></summary><div class="code-block"><pre tabIndex={0}>{pretty(value)}</pre><Copy text={pretty(value)} /></div></details>;

@@ -1,7 +1,7 @@
 // A payload that may have megabytes: nothing is parsed or drawn before somebody asks for it.
 import { useMemo, useRef, useState } from "preact/hooks";
 
-import { getText, isLarge, type Json, type Large, Problem } from "../api";
+import { getText, type Json, type Large, Problem } from "../api";
 import { bytes, count, plural } from "../format";
 import { Copy, Trouble } from "./basics";
 import { Icon } from "./icons";
@@ -17,6 +17,8 @@ export function pretty(value: unknown): string {
 
 interface Props {
   value: Json | undefined;
+  /** What there is in place of a large value. */
+  large?: Large | undefined;
   title: string;
   name?: string;
   /** A short one is a line. */
@@ -25,8 +27,8 @@ interface Props {
 
 const BRIEF = 200; // characters
 
-export function Payload({ value, title, name = "payload", brief }: Props) {
-  const line = brief && !isLarge(value) ? (JSON.stringify(value ?? null) ?? "") : "";
+export function Payload({ value, large, title, name = "payload", brief }: Props) {
+  const line = brief && !large ? (JSON.stringify(value ?? null) ?? "") : "";
   if (line && line.length <= BRIEF) {
     return (
       <section class="payload brief" aria-label={title}>
@@ -37,7 +39,7 @@ export function Payload({ value, title, name = "payload", brief }: Props) {
   }
   return (
     <section class="payload" aria-label={title}>
-      {isLarge(value) ? <LargePayload large={value.$large} title={title} name={name} /> : <SmallPayload value={value} title={title} name={name} />}
+      {large ? <LargePayload large={large} title={title} name={name} /> : <SmallPayload value={value} title={title} name={name} />}
     </section>
   );
 }

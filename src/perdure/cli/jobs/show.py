@@ -35,6 +35,7 @@ from perdure.cli.jobs.formatting import (
 from perdure.cli.output import (
     Format,
     FormatOption,
+    block,
     cell,
     console,
     give,
@@ -262,7 +263,7 @@ def draw_job(view: JobView, most: int, *, trace: bool = True) -> RenderableType:
         parts += [_ledger(view.ledger, view.now, view.narrow), Text()]
     parts.append(_log(view, most))
     if trace and view.job.error is not None and (text := Failure.unpack(view.job.error).trace):
-        parts += [Text(), cell(text.rstrip(), style="dim", lines=True)]
+        parts += [Text(), block(text.rstrip(), style="dim")]
     return Group(*parts)
 
 

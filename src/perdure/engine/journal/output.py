@@ -88,7 +88,7 @@ class OutputBuffer:
 
     def emit(self, topic: str, data: bytes) -> None:
         """Add a piece of the code of the job, unless it was stored before."""
-        if not self._topic(topic).is_stored():
+        if not self.open(topic).is_stored():
             self._add(topic, data, _JOB)
 
     def emit_from(self, step: str, attempt: int, part: int, topic: str, data: bytes) -> None:
@@ -96,14 +96,19 @@ class OutputBuffer:
         self._add(topic, data, _Source(step, attempt, part))
 
     def _add(self, name: str, data: bytes, source: _Source) -> None:
-        topic = self._topic(name)
+        topic = self.open(name)
         emitted = topic.emitted if source is _JOB else 0
         topic.waiting.append(_Piece(topic.take_position(), source, emitted, data))
         topic.size += len(data)
         topic.trim(self._most_pieces, self._most_bytes)
         self.waits = True
 
-    def _topic(self, name: str) -> _Topic:
+    def open(self, name: str) -> _Topic:
+        """Return a topic; the first time it begins.
+
+        Raises:
+            ArgumentError: The job would have too many.
+        """
         topic = self._topics.get(name)
         if topic is None:
             if len(self._topics) >= MOST_TOPICS:

@@ -14,7 +14,13 @@ up in the `Journal` by identity: the name of the operation and its ordinal among
 name, such as `send_mail#2`. The ordinal is allotted when the code asks, in the order of the code.
 So parallel branches that ask for operations of different names, or for all of them at once, get the
 same identities in every replay. Code that asks for something different than it did before has
-*drifted*: while there are entries that it has not asked for again, nothing new may start (`hold`).
+*drifted*: while there are entries that it has not asked for again, nothing new may start (`hold`),
+no value may be drawn (`draw`), and the code may not end, however it does (`expects_more`).
+
+A replay gives the code all recorded results at once, so branches of it may get out of step: one of
+them raises, and ends its siblings, before they have asked for what they did before that. So if code
+with asyncio tasks seems to have drifted, it is replayed *in order* before it is judged: the results
+come one by one, in the order in which they came before (`_await_turn`).
 
 **Two ways to end.** `end(verdict)` sets `ending`: nothing new begins, and the run ends when no
 operation is working any more. `stop(verdict)` sets `verdict`: the run has ended, and every `await`
@@ -29,9 +35,9 @@ of an operation raises `Unwound` in the code. When each of them is called:
 * If the code waits only for operations, and these wait for something, there is nothing to do:
   `stop(Suspended)`.
 
-A step that has its result and waits for the disk (`committing`) is not interrupted: it is done, and
-its result must not be lost. If the code ends at the same time as the run is ended from outside, the
-outside wins: code that returned after a cancel was requested has still been cancelled.
+A step that has its outcome, and waits for the disk, is not interrupted: it is done, and its outcome
+must not be lost or replaced. If the code ends at the same time as the run is ended from outside,
+the outside wins: code that returned after a cancel was requested has still been cancelled.
 
 **Writes.** Everything is written first, fenced by owner and epoch of the claim, and then reported
 to the code. A write that was handed to the store cannot be recalled: even if its writer is
@@ -51,6 +57,7 @@ Between 3 and 5 nothing can be added to the journal that 4 has not seen.
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import (
     Awaitable,
     Callable,
@@ -63,6 +70,7 @@ from collections.abc import (
 from contextvars import ContextVar
 from functools import partial
 from itertools import accumulate
+from math import inf
 from threading import get_ident
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -87,6 +95,7 @@ from perdure.engine.journal.verdict import (
     Drained,
     NeedsAttention,
     Paused,
+    ReplayInOrder,
     RunFailed,
     RunLost,
     RunVerdict,
@@ -101,6 +110,7 @@ from perdure.jobs.gate import GatePasses
 from perdure.jobs.model import (
     ChildWait,
     Claim,
+    CodeVersion,
     EntryKind,
     JobMessage,
     JobNews,
@@ -114,7 +124,7 @@ from perdure.jobs.payload import Chunk, StandIn, excerpt, is_same, is_stand_in, 
 from perdure.jobs.state import StepState
 from perdure.process.lifecycle import PLAIN, kill, spawn_process
 from perdure.process.process import Process, current
-from perdure.process.waiter import PARKED, Waiter, current_waiter
+from perdure.process.waiter import PARKED, TaskWaiter, Waiter, current_waiter
 from perdure.store.store import Store
 
 R = TypeVar("R")
@@ -152,11 +162,22 @@ _INTERRUPTIONS = 3
 _REFUSALS = 10
 
 
-# The names of the entries of `JobContext.patched` begin so.
+# The names of the entries of `JobContext.patched` begin so; their value if it was True.
 PATCHED = "patched:"
+_TAKEN = encode(True)
 
 # The name of the first entry of a journal that replaces an earlier one: see `continue_as`.
 CONTINUED = "continued"
+
+# The name of the entry after which a job is replayed in order. No step has a name with spaces.
+IN_ORDER = "replay in order"
+
+# For how long nothing may resume code that awaits more than operations, before it gets the next
+# result of a replay in order.
+_TURN_PATIENCE = 0.05
+
+# What the code of this branch has drawn that its journal does not have, and of which journal.
+_drawn_anew: ContextVar["tuple[Journal, str] | None"] = ContextVar("perdure.drawn", default=None)
 
 
 class Operation(Generic[R_co]):
@@ -172,9 +193,11 @@ class Operation(Generic[R_co]):
         "_large",
         "_value",
         "_waiters",
+        "along",
         "cancelled",
         "entry",
         "finished",
+        "raced",
         "recorded",
         "run",
         "start_again",
@@ -206,6 +229,8 @@ class Operation(Generic[R_co]):
         self._error: BaseException | None = None
         self._waiters: list[Waiter] = []
         self.cancelled = False  # by the code: another operation has ended first
+        self.raced = False  # the code awaits it only among others: see `race`
+        self.along: tuple[JournalEntry, ...] = ()  # what is written together with its end
         run.not_begun.add(self)
 
     def __repr__(self) -> str:
@@ -220,7 +245,11 @@ class Operation(Generic[R_co]):
         if not self.finished and run.verdict is None:
             if not self._begun:
                 self.begin()
+            elif self.raced and not self.cancelled:
+                self.choose()
             yield from self._pause(run, others)
+        if run.journal.reached is not None and run.journal.unvisited and run.verdict is None:
+            yield from self._await_turn(run, run.journal.ended_at(self.entry.id))
         if run.verdict is not None:
             yield from _refuse(run)
             raise Unwound
@@ -243,9 +272,33 @@ class Operation(Generic[R_co]):
             run.gathered.pop(waiter, None)
             run.awaited.discard(self)
             if self.finished:
-                run.resuming -= 1
+                run.resuming.discard(waiter)
                 if run.waiting or run.held or run.ending is not None:
                     run.check_soon()
+
+    def _await_turn(self, run: "Run", ended_at: float) -> Generator[Any, None, None]:
+        """Pause the code until it has got the results of everything that ended before this did.
+
+        So the branches of the code ask for everything in the order in which they did before. What
+        they have not asked for when the code ends, they have never asked for.
+        """
+        if run.has_reached(ended_at):
+            return
+        waiter = current_waiter()
+        self._waiters.append(waiter)
+        run.awaited.add(self)
+        run.journal.turns[waiter] = ended_at
+        run.check_soon()
+        try:
+            while not run.has_reached(ended_at) and run.verdict is None:
+                yield waiter.pause()
+        finally:
+            self._waiters.remove(waiter)
+            if not self._waiters:
+                run.awaited.discard(self)
+            run.journal.turns.pop(waiter, None)
+            run.resuming.discard(waiter)
+            run.check_soon()
 
     def add_waiter(self, waiter: Waiter) -> None:
         """Record that code awaits it among others."""
@@ -260,8 +313,6 @@ class Operation(Generic[R_co]):
             self._waiters.remove(waiter)
             if not self._waiters:
                 run.awaited.discard(self)
-            if self.finished:
-                run.resuming -= 1
             if run.waiting or run.held or run.ending is not None:
                 run.check_soon()
 
@@ -280,6 +331,45 @@ class Operation(Generic[R_co]):
             run.hold(self)
         else:
             run.start(self)
+
+    def race(self) -> None:
+        """Begin it for code that awaits it among others: see `JobContext.first`.
+
+        Until the code has chosen it, it only looks. It takes no message and records no end, so that
+        nothing is lost with it if another one wins. A step works all the same.
+        """
+        if not self._begun:
+            self.raced = True
+        self.begin()
+
+    def ready_at(self) -> float | None:
+        """Return when that happened with which it ends, or can end; None if it has not yet."""
+        return (self.entry.ended_at or 0.0) if self.is_recorded else None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether its end is in the journal; perhaps its result is still to be loaded."""
+        return self.finished or self._large is not None
+
+    def choose(self, *along: JournalEntry) -> None:
+        """Let it end: the code awaits it alone now, or has chosen it as the first of several.
+
+        Args:
+            *along: Entries that are written together with its end.
+        """
+        run, self.raced, self.along = self.run, False, along
+        if self in run.working:
+            self.start_again = True
+        elif run.ending is not None:
+            run.check_soon()
+        elif self not in run.held:
+            run.stop_waiting(self)
+            run.start(self)
+
+    def offer(self) -> None:
+        """Make code that awaits it among others look at it: it can end now."""
+        self.run.resuming.update(self._waiters)
+        self.wake()
 
     def spawn(self, body: Callable[[], Awaitable[None]]) -> None:
         """Start a process that works for it."""
@@ -307,23 +397,49 @@ class Operation(Generic[R_co]):
         elif self in run.working:  # its end is recorded when its process has ended
             self.interrupt(hard=True)
         else:
-            self.spawn(self.record_cancel)
+            self.withdraw()
+
+    def withdraw(self) -> None:
+        """Record that it was cancelled, while nothing is working for it."""
+        self.spawn(self.record_cancel)
 
     async def record_cancel(self) -> None:
         """Write that it was cancelled, and pass that to the code; its question is withdrawn."""
-        error = OperationCancelled(f"{self.entry.id} was cancelled: another operation ended first")
-        # A step that had begun may have to be undone. All others have done nothing.
-        state = StepState.FAILED if self.entry.kind is EntryKind.STEP else StepState.SKIPPED
-        packed = failure_of(error, permanent=True).pack()
-        self.entry = replace(
-            self.entry, state=state, error=packed, wake_at=None, ended_at=self.run.now()
+        self.entry = self.cancelled_entry()
+        await self.run.write(self.entry, *self.along, withdraws=self.entry.id)
+        self.finish(None, self.cancellation())
+
+    def cancellation(self) -> OperationCancelled:
+        """Return what the code gets that awaits it although it was cancelled."""
+        return OperationCancelled(f"{self.entry.id} was cancelled: another operation ended first")
+
+    def cancelled_entry(self) -> JournalEntry:
+        """Return the record that it was cancelled: it has done nothing that could be undone."""
+        packed = failure_of(self.cancellation(), permanent=True).pack()
+        return replace(
+            self.entry,
+            state=StepState.SKIPPED,
+            error=packed,
+            wake_at=None,
+            ended_at=self.run.now(),
         )
-        await self.run.write(self.entry, withdraws=self.entry.id)
-        self.finish(None, error)
 
     def wait(self, until: float | None = None) -> None:
         """Wait for news, or for a time by the store's clock."""
         self.run.wait(self, until)
+
+    def wait_for_time(self) -> None:
+        """Wait for news, or for the time in the journal.
+
+        If it is earlier now than when the wait began, the clock was set back. Then the wait begins
+        anew: it would last longer by all of that step.
+        """
+        entry, now = self.entry, self.run.now()
+        since, until = entry.started_at, entry.wake_at
+        if since is not None and until is not None and now < since <= until:
+            self.entry = replace(entry, wake_at=now + until - since)
+            self.run.buffer_entry(self.entry)
+        self.wait(self.entry.wake_at)
 
     # What the kinds of operations do
 
@@ -362,18 +478,28 @@ class Operation(Generic[R_co]):
         self._value, self._error = value, error
         if isinstance(error, JobError):
             error.step = self.entry.id
-        run.resuming += len(waiters)
+        run.resuming.update(waiters)
         for waiter in waiters:
             waiter.wake()
 
     def finish_recorded(self, output: bytes | None, read: Callable[[bytes], R]) -> None:
         """Pass a result of the journal to the code; a large one is loaded when that awaits it."""
+        if self.entry.state is StepState.SKIPPED and self.entry.error is not None:
+            self.cancelled = True  # by the code; what a person has skipped has no error
+            self.finish(None, self.cancellation())
+            return
         stand_in = stand_in_of(output)
         if stand_in is not None:
             self._large = stand_in, read
             self.run.not_begun.discard(self)  # it is done, whether or not anybody awaits it
+        elif output is None:
+            self.finish(None)
         else:
-            self.finish(None if output is None else read(output))
+            try:
+                value = read(output)
+            except Drift as misfit:
+                raise self.run.drifted(misfit) from None
+            self.finish(value)
 
     async def _load(self, stand_in: StandIn, read: Callable[[bytes], R]) -> None:
         self.finish(read(await self.run.load(stand_in)))
@@ -410,7 +536,7 @@ def _refuse(run: "Run") -> Generator[Any, None, None]:
 
 
 class FirstOf:
-    """The await of several operations until one of them has ended."""
+    """The await of several operations until one of them has ended, or can end."""
 
     __slots__ = ("_operations", "_run")
 
@@ -424,9 +550,13 @@ class FirstOf:
         for operation in operations:
             operation.add_waiter(waiter)
         try:
-            while not any(each.finished for each in operations) and run.verdict is None:
+            while run.verdict is None and all(each.ready_at() is None for each in operations):
                 yield waiter.pause()
+                # It may be woken for nothing: what one was ready to take, another has taken.
+                run.resuming.discard(waiter)
+                run.check_soon()
         finally:
+            run.resuming.discard(waiter)
             for operation in operations:
                 operation.remove_waiter(waiter)
         if run.verdict is not None:
@@ -455,11 +585,16 @@ class Journal:
         "_keyed",
         "_ordinals",
         "_seq",
+        "after_replay",
         "chunks",
         "continuations",
+        "draws_anew",
         "entries",
+        "known_changes",
         "prefix",
+        "reached",
         "trusted",
+        "turns",
         "unvisited",
     )
 
@@ -474,6 +609,14 @@ class Journal:
         self.continuations = max(map(_continuation, self.entries.values()), default=0)
         # No branch begins with a slash, so `ctx.scope("1")` is never taken for continuation 1.
         self.prefix = f"/{self.continuations}/" if self.continuations else ""
+        # In a replay in order: until which time the code has got what ended, and which code waits
+        # for what ended later.
+        in_order = any(map(_is_in_order, self.entries.values()))
+        self.reached: float | None = -inf if in_order else None
+        self.turns: dict[Waiter, float] = {}
+        self.after_replay: list[Callable[[], None]] = []  # what the code wants to do then
+        self.known_changes: set[str] = set()  # for which the code has asked `patched`
+        self.draws_anew = False  # whether the code has drawn values that are not in the journal
         # What the code must ask for again before it may start anything new.
         self.unvisited = {entry.id for entry in self.entries.values() if _is_expected(entry)}
         # Steps whose large arguments are not compared again: see `_trusted`.
@@ -532,6 +675,11 @@ class Journal:
         if entry is None:
             return None
         self.unvisited.discard(id)
+        if self.draws_anew and (drawn := _drawn_anew.get()) is not None and drawn[0] is self:
+            raise Drift(
+                f"the code draws {drawn[1]}, which is not in the journal, "
+                f"before it asks for {id}, which is"
+            )
         if entry.kind is not kind:
             raise Drift(f"the journal has {id} as a {entry.kind}, the code as a {kind}")
         given = entry.input
@@ -542,13 +690,26 @@ class Journal:
             )
         return entry
 
+    def ended_at(self, id: str) -> float:
+        """Return when an operation ended by the journal: one that had not comes last."""
+        entry = self.entries.get(id)
+        return inf if entry is None or entry.ended_at is None else entry.ended_at
+
     def next_seq(self) -> int:
         """Return the position of a new entry."""
         self._seq += 1
         return self._seq
 
+    def unknown_change(self) -> str | None:
+        """Return a change whose new way the job took, and that this code has not come to."""
+        for id, entry in self.entries.items():
+            taken = entry.name.startswith(PATCHED) and entry.output == _TAKEN
+            if taken and id not in self.known_changes:
+                return entry.name.removeprefix(PATCHED)
+        return None
+
     def missed(self, wanted: str) -> Drift:
-        """Return the drift of code that starts something new before asking for what is recorded."""
+        """Return the drift of code that does something before asking for what is recorded."""
         left = sorted(self.unvisited, key=lambda id: self.entries[id].seq)
         shown = ", ".join(left[:_SHOWN]) + (" …" if len(left) > _SHOWN else "")
         return Drift(f"the code {wanted}, but the journal expects {shown} next")
@@ -558,8 +719,12 @@ def _is_expected(entry: JournalEntry) -> bool:
     """Whether the code must ask for an entry again; a call of `patched` may be removed from it."""
     return entry.kind is not EntryKind.UNDO and not (
         entry.kind is EntryKind.VALUE
-        and (entry.name == CONTINUED or entry.name.startswith(PATCHED))
+        and (entry.name in (CONTINUED, IN_ORDER) or entry.name.startswith(PATCHED))
     )
+
+
+def _is_in_order(entry: JournalEntry) -> bool:
+    return entry.kind is EntryKind.VALUE and entry.name == IN_ORDER
 
 
 def _continuation(entry: JournalEntry) -> int:
@@ -599,9 +764,9 @@ class Run:
         self.process: Process = current("a run of a job")
 
         # The lease
-        self.trusted_until = 0.0  # by the loop's time: until then the lease is certainly ours
+        self.trusted_until = 0.0  # by `lease_time`: until then the lease is certainly ours
         self.begun_at = self.progress_at = node.loop.time()
-        self.clock_offset = claim.now - node.loop.time()  # from the loop's time to the store's
+        self._clock_offset = claim.now - node.lease_time()  # from there to the store's time
 
         # What is known about the job
         self.journal = Journal(claim.journal, node.limits.compared)
@@ -619,8 +784,8 @@ class Run:
         self.gathered: dict[Waiter, Sequence[Operation[Any]]] = {}  # all that the code waits for
         self.working: dict[Operation[Any], Process] = {}  # those that have a process
         self._joined: dict[JointWork, tuple[Process, list[Operation[Any]]]] = {}  # not begun yet
-        self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}  # for a time, or for news
-        self.resuming = 0  # awaits that are over, but the code has not resumed yet
+        self.waiting: dict[Operation[Any], asyncio.TimerHandle | None] = {}  # for a time or news
+        self.resuming: set[Waiter] = set()  # their awaits are over; the code has not resumed yet
         self.held: list[Operation[Any]] = []  # new ones, while the replay is not over
 
         # The end
@@ -631,9 +796,8 @@ class Run:
         self.interrupted_step = False  # a step was interrupted: it may have left a call open
         self.abandoned = False  # the code did not unwind: its run is ended without it
         self.abandon: Callable[[], None] | None = None  # does that; set by the executor
-        self._running_code = False
+        self._running_code = self._check_scheduled = False
         self._interruptions = 0
-        self._check_scheduled = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._no_work: asyncio.Future[None] | None = None  # done when nothing is working any more
 
@@ -641,6 +805,7 @@ class Run:
         self.buffered_entries: dict[int, JournalEntry] = {}  # by seq: written with the next write
         self.buffered_effects: dict[str, Effect] = {}  # by key, likewise
         self.buffered_spending: dict[str, SpendingChange] = {}  # by identity, likewise
+        self.buffered_version: CodeVersion | None = None  # that the job belongs to, likewise
         self.output = OutputBuffer(claim.topics, node.settings)
         self.sealed = False  # nothing is working for the job any more: only its end is written
         self.in_flight = 0  # writes that the store has not answered
@@ -648,7 +813,15 @@ class Run:
 
     def now(self) -> float:
         """Return the time by the store's clock, as estimated here."""
-        return self.clock_offset + self.node.loop.time()
+        return self.at(self.node.loop.time())
+
+    def at(self, moment: float) -> float:
+        """Return a time of the loop by the store's clock."""
+        return self._clock_offset + self.node.suspended() + moment
+
+    def correct_clock(self, least: float, most: float) -> None:
+        """Correct the estimate of the store's time, whose true offset is within these limits."""
+        self._clock_offset = min(max(self._clock_offset, least), most)
 
     @property
     def is_over(self) -> bool:
@@ -728,15 +901,56 @@ class Run:
         """Return the journal entry of an operation; None if it is new."""
         if self.verdict is not None or id not in self.journal.entries:
             return None  # after a verdict it will never begin: code that awaits it is unwound
-        entry = self.journal.visit(id, kind, packed)
-        if self.held and not self.journal.unvisited:  # the replay is over
-            held, self.held = self.held, []
-            for operation in held:
-                if self.ending is None:
-                    self.start(operation)
-                else:
-                    self.check_soon()
+        try:
+            entry = self.journal.visit(id, kind, packed)
+        except Drift as misfit:
+            raise self.drifted(misfit) from None
+        if not self.journal.unvisited:
+            self._replay_is_over()
         return entry
+
+    def _replay_is_over(self) -> None:
+        """Start what is new, and let the code have all results: it has asked for everything."""
+        if self.journal.turns:
+            self._reach(inf)
+        acts, self.journal.after_replay = self.journal.after_replay, []
+        for act in acts:
+            act()
+        if acts:
+            self.node.flush_soon()
+        held, self.held = self.held, []
+        for operation in held:
+            if self.ending is None:
+                self.start(operation)
+            else:
+                self.check_soon()
+
+    def drifted(self, misfit: Drift) -> Drift:
+        """Park the job, whose code does not fit its journal; the code may catch what it is told."""
+        self.stop(NeedsAttention(failure_of(misfit)))
+        return misfit
+
+    def draw(self, entry: JournalEntry) -> None:
+        """Keep a value that the code has drawn, and that its journal does not have.
+
+        It is written with whatever is written next. So nothing that this branch of the code asks
+        for from now on can be in the journal already: see `Journal.visit`. Other branches may have
+        been ahead of this one.
+        """
+        if self.journal.unvisited:
+            _drawn_anew.set((self.journal, entry.id))
+            self.journal.draws_anew = True
+        self.once_replayed(partial(self.buffer_entry, entry))
+
+    def once_replayed(self, act: Callable[[], None]) -> None:
+        """Do something that the code wants when it has asked for everything recorded.
+
+        Code that has drifted leaves nothing behind that the right code would not expect.
+        """
+        if self.journal.unvisited:
+            self.journal.after_replay.append(act)
+        else:
+            act()
 
     def start(self, operation: Operation[Any]) -> None:
         """Let an operation do its work; a run that only replays starts nothing."""
@@ -756,8 +970,7 @@ class Run:
     def _judge_replay(self, circumstances: str = "") -> None:
         if self.held and self.verdict is None:
             wanted = ", ".join(operation.entry.id for operation in self.held)
-            missed = self.journal.missed(f"asks for {wanted}{circumstances}")
-            self.stop(NeedsAttention(failure_of(missed)))
+            self.stop(self.expects_more(f"asks for {wanted}{circumstances}"))
 
     def _judge_quiet(self) -> None:
         limit = self.node.settings.replay_patience
@@ -766,16 +979,83 @@ class Run:
             "(replay_patience allows more)"
         )
 
+    @property
+    def may_be_out_of_step(self) -> bool:
+        """Whether branches of the code may not have asked again for what they did before others."""
+        relations = self.process.relations
+        has_tasks = relations is not None and relations.tasks is not None
+        return bool(self.journal.unvisited) and self.journal.reached is None and has_tasks
+
+    @property
+    def leaves_source(self) -> bool:
+        """Whether a fork has not asked only for what it got from the job that it is a copy of.
+
+        It may have got other arguments, and people who are asked again may answer differently: so
+        it may fail earlier. It has not done any of that itself, and does not undo it.
+        """
+        if self.job.forked_from is None:
+            return False
+        entries = self.journal.entries
+        return not any(entries[id].attempt for id in self.journal.unvisited)
+
+    def expects_more(self, did: str) -> NeedsAttention | ReplayInOrder:
+        """Return how the run ends if its code does this before it asks for everything recorded."""
+        if self.may_be_out_of_step:
+            return self.replay_in_order()
+        return NeedsAttention(failure_of(self.journal.missed(did)))
+
+    def replay_in_order(self) -> ReplayInOrder:
+        """Return how a run ends after which the code is replayed in order."""
+        now = self.now()
+        marker = JournalEntry(
+            seq=self.journal.next_seq(),
+            id=f"{IN_ORDER}#1",
+            kind=EntryKind.VALUE,
+            name=IN_ORDER,
+            state=StepState.SUCCEEDED,
+            output=b"null",
+            started_at=now,
+            ended_at=now,
+        )
+        return ReplayInOrder(marker)
+
+    def has_reached(self, ended_at: float) -> bool:
+        """Whether the code may have the result of what ended then."""
+        return self.journal.reached is None or ended_at <= self.journal.reached
+
+    def _next_turn(self) -> None:
+        """Let the code have the results that come next in the order of their ends."""
+        if (
+            self.verdict is None
+            and self.ending is None
+            and not self.resuming
+            and self.journal.turns
+        ):
+            first = min(self.journal.turns.values())
+            ends = (
+                self.journal.ended_at(each.entry.id) for each in self.awaited if not each.finished
+            )
+            if first <= min(ends, default=inf):  # else that is being loaded
+                self._reach(first)
+
+    def _reach(self, ended_at: float) -> None:
+        self.journal.reached = ended_at
+        for waiter in sorted(self.journal.turns, key=self.journal.turns.__getitem__):
+            if self.journal.turns[waiter] <= ended_at:
+                del self.journal.turns[waiter]
+                self.resuming.add(waiter)
+                waiter.wake()
+
     def start_process(self, operation: Operation[Any], body: Callable[[], Awaitable[None]]) -> None:
         """Start a process that works for an operation."""
-        self._stop_waiting(operation)
+        self.stop_waiting(operation)
         self.working[operation] = spawn_process(
             self.node.runtime, self.process, _work, (self, operation, body), PLAIN
         )
 
     def work_jointly(self, operation: Operation[Any], body: "JointWork") -> None:
         """Start a process for an operation and for all that ask for the same work in this turn."""
-        self._stop_waiting(operation)
+        self.stop_waiting(operation)
         if body not in self._joined:
             work = (self, body)
             process = spawn_process(self.node.runtime, self.process, _work_jointly, work, PLAIN)
@@ -813,11 +1093,12 @@ class Run:
         self.check_soon()
 
     def _due(self, operation: Operation[Any]) -> None:
-        self._stop_waiting(operation)
+        self.stop_waiting(operation)
         if self.ending is None and self.verdict is None:
             operation.on_due()
 
-    def _stop_waiting(self, operation: Operation[Any]) -> None:
+    def stop_waiting(self, operation: Operation[Any]) -> None:
+        """Let an operation no longer wait for news or for a time."""
         timer = self.waiting.pop(operation, None)
         if timer is not None:
             timer.cancel()
@@ -885,7 +1166,7 @@ class Run:
     async def stop_operations(self) -> None:
         """Wait until nothing is working for this run any more."""
         for operation in tuple(self.waiting):
-            self._stop_waiting(operation)
+            self.stop_waiting(operation)
         for operation in tuple(self.working):
             operation.interrupt(hard=True)
         while self.working:
@@ -902,8 +1183,20 @@ class Run:
 
     def _check(self) -> None:
         self._check_scheduled = False
-        if self.verdict is not None or self.working or self.resuming:
+        if self.verdict is not None or self.resuming:
             return
+        if self.journal.turns and self.ending is None:
+            self._check_turns()
+        elif not self.working:
+            self._check_waits()
+
+    def _check_turns(self) -> None:
+        if _awaits_only(self.process, self.awaited):
+            self._next_turn()
+        else:
+            self._when_quiet("turn", _TURN_PATIENCE, self._next_turn)
+
+    def _check_waits(self) -> None:
         if self.ending is not None:
             self.stop(self.ending)
         elif not _awaits_only(self.process, self.awaited):
@@ -923,8 +1216,14 @@ class Run:
     def _suspend(self) -> None:
         ends = (self.job.deadline_at, *(operation.entry.wake_at for operation in self.waiting))
         due = min((end for end in ends if end is not None), default=None)
-        if due is None or due - self.now() > self.node.settings.keep_in_memory:
+        if due is None or self._next_timer_in() > self.node.settings.keep_in_memory:
             self.stop(Suspended(due, encode(self._describe_waits()), self._child_wait()))
+
+    def _next_timer_in(self) -> float:
+        """Return when something is due here; a clock that was set back does not delay it."""
+        timers = (self._timers.get("deadline"), *self.waiting.values())
+        whens = (timer.when() for timer in timers if timer is not None)
+        return min(whens, default=math.inf) - self.node.loop.time()
 
     def _describe_waits(self) -> list[dict[str, Any]]:
         """Return what the job waits for, for people: many children as one line and a few names."""
@@ -980,7 +1279,7 @@ class Run:
                 raise Unwound from None
             except StoreError:
                 # The store may come back while the lease is still ours; then nothing is lost.
-                if self.node.loop.time() > self.trusted_until:
+                if self.node.lease_time() > self.trusted_until:
                     self._lease_lost()
                     raise Unwound from None
                 failures += 1
@@ -1028,6 +1327,7 @@ class Run:
             spending=tuple(carried.spending.values()),
             news_seen=self.news,
             chunks=chunks,
+            belongs_to=carried.version,
             **fields,
         )
         try:
@@ -1066,6 +1366,7 @@ class Run:
                 effects=tuple(carried.effects.values()),
                 spending=tuple(carried.spending.values()),
                 output=carried.output,
+                belongs_to=carried.version,
             )
             done = partial(self._put_back_if_failed, carried, done)
         if any(_is_large(each, self.node.limits.inline) for each in write.entries):
@@ -1145,6 +1446,11 @@ class Run:
         self.buffered_entries[entry.seq] = entry
         self.node.flush_soon()
 
+    def buffer_version(self, version: str) -> None:
+        """Buffer, for the next write, that only code of this version can continue the job."""
+        self.job = replace(self.job, version=version)
+        self.buffered_version = CodeVersion(self.job.name, version)
+
     def buffer_effect(self, effect: Effect) -> None:
         """Buffer a line of the ledger for the next write.
 
@@ -1211,12 +1517,12 @@ class Run:
         self.sealed = True
 
     async def _until_answered(self) -> None:
-        loop = self.node.loop
-        if loop.time() > self.trusted_until:
+        loop, left = self.node.loop, self.trusted_until - self.node.lease_time()
+        if left < 0:
             self._lease_lost()
             raise Unwound
         self.all_answered = answered = loop.create_future()
-        timer = loop.call_at(self.trusted_until, _wake, answered)
+        timer = loop.call_later(left, _wake, answered)
         try:
             await answered
         finally:
@@ -1269,13 +1575,24 @@ class _Carried:
     So two things decide: whether the writer has given up, and whether the last answer was an error.
     """
 
-    __slots__ = ("_given_up", "_run", "effects", "entries", "failed", "output", "spending", "waits")
+    __slots__ = (
+        "_given_up",
+        "_run",
+        "effects",
+        "entries",
+        "failed",
+        "output",
+        "spending",
+        "version",
+        "waits",
+    )
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.entries, run.buffered_entries = run.buffered_entries, {}
         self.effects, run.buffered_effects = run.buffered_effects, {}
         self.spending, run.buffered_spending = run.buffered_spending, {}
+        self.version, run.buffered_version = run.buffered_version, None
         self.output = run.output.take()
         self.waits = False  # for an answer of the store
         self._given_up = False
@@ -1313,6 +1630,7 @@ class _Carried:
         run.buffered_entries = self.entries | run.buffered_entries
         run.buffered_effects = self.effects | run.buffered_effects
         run.buffered_spending = _merged(self.spending, run.buffered_spending)
+        run.buffered_version = run.buffered_version or self.version
         if self.output is not None:
             run.output.put_back(self.output)
 
@@ -1338,17 +1656,53 @@ def _awaits_only(process: Process, awaited: Collection[Operation[Any]]) -> bool:
     """Whether the code, with all asyncio tasks that it started, waits only for operations.
 
     Only then is it certain that it does nothing more before one of them is finished. Code that
-    waits in an `asyncio.gather` of such tasks counts too; other things that it may wait for cannot
-    be seen from here, and so do not count.
+    waits for such tasks counts too, in an `asyncio.gather` or at the end of a `TaskGroup`; other
+    things that it may wait for cannot be seen from here, and so do not count.
     """
-    by_process = any(process in operation.waiters for operation in awaited)
+    waiters = {waiter for operation in awaited for waiter in operation.waiters}
+    by_process = process in waiters
     tasks = None if process.relations is None else process.relations.tasks
     if not tasks:
         return by_process
-    by_tasks = sum(len(operation.waiters) for operation in awaited) - by_process
-    return (by_process or _is_of_tasks(process.future)) and by_tasks >= len(tasks)
+    by_tasks = sum(map(_pauses, waiters))
+    waits = by_process or _is_of_tasks(process.future)
+    if waits and by_tasks >= len(tasks):
+        return True
+    groups = _ends_of_groups(tasks)
+    if not waits and process.future not in groups:
+        return False
+    joining = sum(_joins(getattr(task, "_fut_waiter", None), tasks, groups) for task in tasks)
+    return by_tasks + joining >= len(tasks)
+
+
+def _pauses(waiter: Waiter) -> bool:
+    """Whether a waiter is that of a task which nothing has woken or cancelled."""
+    future = waiter.future if isinstance(waiter, TaskWaiter) else None
+    return future is not None and not future.done()
 
 
 def _is_of_tasks(future: "asyncio.Future[Any] | None") -> bool:
     """Whether a future is a task, or what `asyncio.gather` returns."""
     return isinstance(future, asyncio.Task) or hasattr(future, "_children")
+
+
+def _joins(
+    future: "asyncio.Future[Any] | None",
+    tasks: "Collection[asyncio.Task[Any]]",
+    groups: "Collection[asyncio.Future[Any]]",
+) -> bool:
+    """Whether who waits for a future waits for some of these tasks, of which none has ended."""
+    if future is None or future.done():
+        return False
+    return future in groups or future in tasks or hasattr(future, "_children")
+
+
+def _ends_of_groups(tasks: "Iterable[asyncio.Task[Any]]") -> "set[asyncio.Future[Any]]":
+    """Return the futures of the task groups that wait for some of these tasks.
+
+    Only `TaskGroup` itself knows for what it waits; without that, its code has to be given time.
+    """
+    called = (each[0] for task in tasks for each in getattr(task, "_callbacks", None) or ())
+    groups = (getattr(callback, "__self__", None) for callback in called)
+    ends = (getattr(group, "_on_completed_fut", None) for group in groups)
+    return {end for end in ends if end is not None and not end.done()}

@@ -71,6 +71,12 @@ class Continued(Struct, frozen=True):
     entry: JournalEntry  # the first of the new journal
 
 
+class ReplayInOrder(Struct, frozen=True):
+    """The code must be replayed once more, in the order in which things happened: see `Turns`."""
+
+    entry: JournalEntry  # says so in the journal
+
+
 class UndoNeeded(Struct, frozen=True):
     """The job failed or was cancelled; what it did is undone first. This starts the undo list."""
 
@@ -99,6 +105,7 @@ RunVerdict: TypeAlias = (
     | Drained
     | NeedsAttention
     | Continued
+    | ReplayInOrder
     | UndoNeeded
     | UndoEnded
     | RunLost

@@ -173,7 +173,6 @@ def _notices(run: Run, approval: Approval) -> tuple[Notice, ...]:
             kind=NoticeKind.ASKED,
             job_id=approval.job_id,
             channel=channel.name,
-            due_at=run.now(),
             approval_id=approval.id,
         )
         for channel in run.node.policy.channels
@@ -468,7 +467,7 @@ def approve_request(run: Run, title: str, options: ApproveOptions) -> ApproveReq
 class Approve(Operation[Approved]):
     """A wait for a person."""
 
-    __slots__ = ("_approval", "_request")
+    __slots__ = ("_answer", "_approval", "_request")
     waits_for = "approval"
 
     def __init__(
@@ -477,11 +476,13 @@ class Approve(Operation[Approved]):
         super().__init__(run, entry, recorded=recorded)
         self._request = request
         self._approval: str | None = None
+        self._answer: Approval | None = None  # that it has not used while it is raced
         if entry.state is StepState.SUCCEEDED and entry.output is not None:
             self._approve(decode(entry.output, Approved))
         elif entry.state is StepState.FAILED and entry.output is not None:
             self.finish(None, decode(entry.output, NotApproved).error())
         elif entry.state is StepState.SKIPPED:
+            self.cancelled = True
             self.finish(None, OperationCancelled(f"{entry.id} was cancelled: nobody decided"))
 
     def _approve(self, approved: Approved) -> None:
@@ -492,10 +493,17 @@ class Approve(Operation[Approved]):
         self.finish(approved)
 
     def start(self) -> None:
-        self.spawn(self._look)
+        if self._answer is not None and not self.raced:
+            self.spawn(partial(self._use, self._answer))
+        else:
+            self.spawn(self._look)
 
     def on_news(self) -> None:
-        self.spawn_again(self._look)
+        if self._answer is None:
+            self.spawn_again(self._look)
+
+    def ready_at(self) -> float | None:
+        return super().ready_at() if self._answer is None else self._answer.decided_at or 0.0
 
     async def _look(self) -> None:
         """Use the answer if there is one; otherwise ask, unless already asked, and wait."""
@@ -507,6 +515,9 @@ class Approve(Operation[Approved]):
         self._approval = found.id
         if found.state is ApprovalState.PENDING:
             self.wait()
+        elif self.raced:
+            self._answer = found
+            self.offer()
         else:
             await self._use(found)
 
@@ -534,12 +545,14 @@ class Approve(Operation[Approved]):
         """Record a decision, and pass it to the code."""
         answer = outcome_of(found)
         if isinstance(answer, Approved):
-            await self.run.write(self._ended(StepState.SUCCEEDED, encode(answer, Approved)))
+            done = self.entry = self._ended(StepState.SUCCEEDED, encode(answer, Approved))
+            await self.run.write(done, *self.along)
             self._approve(answer)
             return
         error = answer.error()
         failed = self._ended(StepState.FAILED, encode(answer, NotApproved))
-        await self.run.write(replace(failed, error=failure_of(error).pack()))
+        self.entry = replace(failed, error=failure_of(error).pack())
+        await self.run.write(self.entry, *self.along)
         self.finish(None, error)
 
     def _ended(self, state: StepState, output: bytes) -> JournalEntry:

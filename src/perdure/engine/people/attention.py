@@ -23,7 +23,6 @@ def alerts(run: Run, kind: NoticeKind, about: str, text: str) -> tuple[Notice, .
         kind=kind,
         job_id=run.job.id,
         channel="",
-        due_at=run.now(),
         data=encode({"text": text}),
     )
     policy = run.node.policy

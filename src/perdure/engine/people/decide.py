@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.base.codec import read_plain, write_plain
 from perdure.base.errors import ArgumentError, DecisionRefused
@@ -115,7 +116,7 @@ async def _person(store: Store, people: People, approval: Approval, who: Person 
         await store.audit_attempt(approval.id, "api", f"unknown person {name!r}")
         text = f"unknown person {name!r}: list them in Policy(people=…) of the app"
         raise DecisionRefused("not allowed", text)
-    return known
+    return replace(known, makers=who.makers) if isinstance(who, Person) else known
 
 
 def _counted(result: Approval | Refusal) -> Approval:

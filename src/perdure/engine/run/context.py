@@ -10,6 +10,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import (
     Any,
     Generic,
@@ -39,7 +40,7 @@ from perdure.engine.journal.run import (
     Run,
     branch,
 )
-from perdure.engine.journal.verdict import Continued, Unwound, at_limit
+from perdure.engine.journal.verdict import Continued, RunVerdict, Unwound, at_limit
 from perdure.engine.people.ask import Approve, Approved, ApproveOptions, approve_request
 from perdure.engine.people.spending import budget_of
 from perdure.engine.steps.step import StepOperation
@@ -93,9 +94,13 @@ Losers: TypeAlias = Literal["cancel", "continue"]
 
 
 def _ended_first(operations: Sequence[Operation[Any]]) -> int:
-    """Return which of them has ended first; by the journal, if several have."""
-    ended = [place for place, each in enumerate(operations) if each.finished]
-    return min(ended, key=lambda place: operations[place].entry.ended_at or 0.0)
+    """Return which of them has ended first, or can end since the earliest time."""
+    ready = [
+        (each.cancelled, at, place)  # what was cancelled has not won
+        for place, each in enumerate(operations)
+        if (at := each.ready_at()) is not None
+    ]
+    return min(ready)[-1]
 
 
 class JobContext(Context):
@@ -266,7 +271,9 @@ class JobContext(Context):
     async def first(self, *operations: Durable[Any], losers: Losers = "cancel") -> "First[Any]":
         """Run calls and other operations concurrently until one has ended; return which, and what.
 
-        The journal keeps which one it was. If that one failed, its error is raised.
+        The journal keeps which one it was. If that one failed, its error is raised. If several
+        could win, the one whose time came first does. The others have consumed nothing: a message
+        that would have ended one of them is still there to be received.
 
         Args:
             *operations: Calls, timers, messages, children, questions.
@@ -282,18 +289,34 @@ class JobContext(Context):
         started = [self._operation(operation) for operation in operations]
         if entry is None or losers == "continue":
             for operation in started:
-                operation.begin()
+                operation.race()
         if entry is None:
-            seq = run.journal.next_seq()
-            await FirstOf(run, started)
-            index = _ended_first(started)
-            fresh = self._fresh(id, EntryKind.VALUE, "first", b"null", None, seq)
-            run.buffer_entry(_drawn(fresh, encode(index)))
+            index = await self._race(id, started)
         else:
             index = decode(cast("bytes", entry.output), int)
         if losers == "cancel":
             await self._cancel([each for each in started if each is not started[index]])
         return First(index, await started[index])
+
+    async def _race(self, id: str, started: Sequence[Operation[Any]]) -> int:
+        """Wait until one has ended or can end; return which, when its end is recorded."""
+        run, seq = self._run, self._run.journal.next_seq()
+        await FirstOf(run, started)
+        index = _ended_first(started)
+        winner = started[index]
+        fresh = self._fresh(id, EntryKind.VALUE, "first", b"null", None, seq)
+        chosen = _drawn(fresh, encode(index))
+        # Who won is recorded before or with everything that follows from it: what the winner takes,
+        # and that the others are cancelled. Else a replay could choose again, and differently.
+        if winner.is_recorded:
+            run.buffer_entry(chosen)
+            for operation in started:
+                operation.along = (chosen,)
+        else:
+            winner.choose(chosen)
+            with contextlib.suppress(Exception):  # raised to the code when all is settled
+                await winner
+        return index
 
     async def _cancel(self, operations: Sequence[Operation[Any]]) -> None:
         """Cancel operations, and wait until each has ended."""
@@ -409,8 +432,11 @@ class JobContext(Context):
         packed = job.parameters.pack(call.args, call.kwargs, run.node.limits)
         number = run.journal.continuations + 1
         first = self._fresh(f"{CONTINUED}#{number}", EntryKind.VALUE, CONTINUED, b"null", None)
+        begins: RunVerdict = Continued(name, job.version, packed, _drawn(first, encode(number)))
+        if run.journal.unvisited:  # it would be forgotten, and what it records never be undone
+            begins = run.expects_more("begins again")
         # A cancel or a deadline that came first stands.
-        run.stop(run.ending or Continued(name, job.version, packed, _drawn(first, encode(number))))
+        run.stop(run.ending or begins)
         raise Unwound
 
     # People
@@ -452,7 +478,7 @@ class JobContext(Context):
         entry, recorded = self._look_up(EntryKind.SLEEP, "sleep", encode(length), until)
         operation = Sleep(run, entry, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-            operation.finish(None)
+            operation.finish_recorded(None, lambda _: None)
         return operation
 
     @overload
@@ -560,7 +586,9 @@ class JobContext(Context):
         run = self._run
         if run.verdict is not None:
             raise Unwound
-        run.output.emit(topic, piece_of_output(value, topic, run.node.limits))
+        piece = piece_of_output(value, topic, run.node.limits)
+        run.output.open(topic)
+        run.once_replayed(partial(run.output.emit, topic, piece))
         run.node.flush_soon()
 
     # Time and randomness, the same in every replay
@@ -575,7 +603,7 @@ class JobContext(Context):
         if entry is None:
             moment = run.now()
             drawn = self._fresh(id, EntryKind.VALUE, "now", b"null", None)
-            run.buffer_entry(_drawn(drawn, encode(moment)))
+            run.draw(_drawn(drawn, encode(moment)))
         else:
             moment = decode(cast("bytes", entry.output), float)
         return datetime.fromtimestamp(moment, UTC)
@@ -585,8 +613,9 @@ class JobContext(Context):
 
         The first call for a name decides for the whole job, and the journal keeps it: False if the
         journal shows that older code has passed this point, else True. So one version of the code
-        serves jobs that began before the change and those that began after it. When all old jobs
-        have ended, the call can be removed: the journal does not expect it again.
+        serves jobs that began before the change and those that began after it. A job that takes
+        the new way gets the version of this code, so that no worker with older code claims it. When
+        all old jobs have ended, the call can be removed: the journal does not expect it again.
 
         Args:
             name: The change, unique in the job: "new-tax".
@@ -597,11 +626,21 @@ class JobContext(Context):
             raise Unwound
         id = f"{PATCHED}{name}#1"
         entry = run.journal.entries.get(id)
+        run.journal.known_changes.add(id)
         if entry is None:
-            value = encode(not run.journal.unvisited)
+            if run.may_be_out_of_step:
+                run.stop(run.replay_in_order())
+                raise Unwound
+            # The decision is written with whatever is written next. So if it is not in the journal,
+            # and the code has more to ask for that is, older code has passed this point.
+            is_new = not run.journal.unvisited
             fresh = self._fresh(id, EntryKind.VALUE, f"{PATCHED}{name}", b"null", None)
-            entry = run.journal.entries[id] = _drawn(fresh, value)
+            entry = run.journal.entries[id] = _drawn(fresh, encode(is_new))
             run.buffer_entry(entry)
+            # Older code cannot continue a job that goes a way which it does not have.
+            version = run.node.registry.find_job(run.job.name).version
+            if is_new and version != run.job.version:
+                run.buffer_version(version)
         return decode(cast("bytes", entry.output), bool)
 
     def uuid(self) -> uuid.UUID:

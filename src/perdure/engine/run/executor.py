@@ -21,7 +21,7 @@ abandoned. Its process is killed, and another process ends the run.
 import contextlib
 import logging
 from functools import partial
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -42,6 +42,7 @@ from perdure.engine.journal.verdict import (
     Drained,
     NeedsAttention,
     Paused,
+    ReplayInOrder,
     RunFailed,
     RunLost,
     RunVerdict,
@@ -70,7 +71,7 @@ class RunOwner(WorkerPort, Protocol):
     """The worker, as the executor sees it: it keeps the list of runs."""
 
     def admit(self, run: Run, since: float) -> None:
-        """Add a run, claimed at that time or later."""
+        """Add a run, claimed at that `lease_time` or later."""
         ...
 
     def dismiss(self, run: Run) -> None:
@@ -79,7 +80,7 @@ class RunOwner(WorkerPort, Protocol):
 
 
 async def execute(node: RunOwner, claim: Claim, since: float) -> None:
-    """The process of a running job, claimed at a time (or later) by the loop's clock."""
+    """The process of a running job, claimed at that `lease_time` or later."""
     run = Run(node, claim)
     job = run.job
     working_on.set(WorkingOn(job.id, job.name, job.tenant, node.owner))
@@ -184,27 +185,56 @@ def _too_many_claims(run: Run) -> NeedsAttention:
 async def run_code(run: Run, code: Code) -> RunVerdict:
     """Run the code until it ends, or until there is nothing left to do for now."""
     run.code_begins()
+    did = "has ended"
     try:
         verdict: RunVerdict = Completed(await code(run))
         if run.not_begun:
             _warn_of_unawaited(run)
-        if run.journal.unvisited:
-            verdict = NeedsAttention(failure_of(run.journal.missed("has ended")))
-    except (Drift, UnknownName) as misfit:  # the code does not fit the journal
-        verdict = NeedsAttention(failure_of(misfit))
-    except PayloadTooLarge as error:
-        verdict = at_limit(error)
     except BaseException as error:
         # Code that unwinds may raise anything.
         if run.verdict is None and _ends_process(run, error):
             raise
-        verdict = RunFailed(_failure_of_code(run, error))
+        verdict = _misfit(error) or RunFailed(_failure_of_code(run, error))
+        did = _raised(error)
     finally:
         run.code_ends()
+    # Code that fits its journal asks for everything recorded before it ends: it had not ended when
+    # that was recorded.
+    if run.journal.unvisited and _is_end(run, verdict):
+        verdict = run.expects_more(did)
     # A decision from outside stands, whatever the code did after it.
     if run.verdict is None and isinstance(run.ending, Cancelled | RunFailed):
         return run.ending
     return run.verdict or verdict
+
+
+def _is_end(run: Run, verdict: RunVerdict) -> bool:
+    """Whether the code itself has ended the job."""
+    failed = isinstance(verdict, RunFailed) and not run.leaves_source
+    return failed or isinstance(verdict, Completed)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """Return what was raised: a task group raises what its branches raise as one error."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [leaf for each in group.exceptions for leaf in _leaves(each)]
+
+
+def _misfit(error: BaseException) -> NeedsAttention | None:
+    """Return how the run ends if the code does not fit its journal, or has met a limit of size."""
+    for leaf in _leaves(error):
+        if isinstance(leaf, Drift | UnknownName):
+            return NeedsAttention(failure_of(leaf))
+        if isinstance(leaf, PayloadTooLarge):
+            return at_limit(leaf)
+    return None
+
+
+def _raised(error: BaseException) -> str:
+    """Say what the code raised."""
+    return "raised " + ", ".join(f"{type(leaf).__name__}: {leaf}" for leaf in _leaves(error))
 
 
 def _failure_of_code(run: Run, error: BaseException) -> Failure:
@@ -280,7 +310,14 @@ def _which_version(run: Run) -> str:
     job, definition = run.job, run.node.registry.jobs.get(run.job.name)
     if job.plan is not None or definition is None:
         return "Run a worker with the code that began it, then resume it"
-    began = f"The job began with version {job.version} of {job.name}"
+    began = f"The job belongs to version {job.version} of {job.name}"
+    if definition.version == job.version and (change := run.journal.unknown_change()) is not None:
+        return (
+            f"{began}, and took the new way of ctx.patched({change!r}), which this code did not "
+            "ask for. If this worker runs older code, resume the job when only newer ones are "
+            "left; and give code with a new ctx.patched() another version=, so that older code "
+            "does not get such jobs"
+        )
     if definition.version == job.version:
         return (
             f"{began}, which this code is said to be: it was changed since. Run a worker with the "
@@ -303,10 +340,10 @@ def _parks_on_outage(run: Run) -> bool:
 
 async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields]) -> None:
     """Write how a run ended."""
-    change, entries = change_for(verdict, run.now()), ()
+    change, entries = change_for(verdict), ()
     if isinstance(verdict, UndoNeeded | UndoEnded | NeedsAttention):
         entries = verdict.entries
-    if isinstance(verdict, Continued):
+    if isinstance(verdict, Continued | ReplayInOrder):
         entries = (verdict.entry,)
     undone = isinstance(verdict, UndoEnded | NeedsAttention)
     if run.job.state is JobState.COMPENSATING and not undone:
@@ -320,13 +357,13 @@ async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields])
     error = _error_text(verdict)
     data = {} if error is None else {"error": error}
     event = JobEvent(type=f"job.{change.state.lower()}", data=data, actor=run.node.owner)
-    quiet = isinstance(verdict, Suspended | Drained)
+    quiet = isinstance(verdict, Suspended | Drained | ReplayInOrder)
     fields["job"], fields["events"] = change, () if quiet else (event,)
     await run.write(*entries, **fields)
     events.concluded(run, change, error)
 
 
-def change_for(verdict: RunVerdict, now: float) -> JobChange:
+def change_for(verdict: RunVerdict) -> JobChange:
     """Return how the job changes."""
     match verdict:
         case Completed(result):
@@ -341,10 +378,10 @@ def change_for(verdict: RunVerdict, now: float) -> JobChange:
         case UndoEnded(state, error):
             return JobChange(state=state, error=error)
         case _:
-            return _released(verdict, now)
+            return _released(verdict)
 
 
-def _released(verdict: RunVerdict, now: float) -> JobChange:
+def _released(verdict: RunVerdict) -> JobChange:
     """Return the change of a job that continues later: when it is due."""
     match verdict:
         case Suspended(due_at, wait, children):
@@ -354,11 +391,13 @@ def _released(verdict: RunVerdict, now: float) -> JobChange:
             return JobChange(state=JobState.PAUSED, release=True, clear_request=True)
         case Continued(name, version, given, entry):
             begins = NewBeginning(name=name, version=version, input=given, seq=entry.seq)
-            return JobChange(state=JobState.WAITING, due_at=now, release=True, begins_anew=begins)
+            waits = JobState.WAITING
+            return JobChange(state=waits, at_once=True, release=True, begins_anew=begins)
         case UndoNeeded(_, error):
-            return JobChange(state=JobState.COMPENSATING, error=error, due_at=now, release=True)
-        case _:  # drained: at once, elsewhere
-            return JobChange(state=JobState.WAITING, due_at=now, release=True)
+            undoes = JobState.COMPENSATING
+            return JobChange(state=undoes, error=error, at_once=True, release=True)
+        case _:  # at once: drained, elsewhere; or to be replayed in order
+            return JobChange(state=JobState.WAITING, at_once=True, release=True)
 
 
 def _error_text(verdict: RunVerdict) -> str | None:

@@ -539,7 +539,7 @@ class Effects:
         run = self._run
         if self._attempt.over or run.verdict is not None:
             raise Unwound
-        if run.node.loop.time() >= run.trusted_until:
+        if run.node.lease_time() >= run.trusted_until:
             run.lose_lease()
             raise Unwound
 

@@ -4,10 +4,10 @@ Each attempt is a process of its own, so that it can be killed without harm to t
 calls the function where the step's isolation says (`_call_function`), and then either
 
 * succeeds: the result is handed to the store, and the process ends without waiting for the disk.
-  From then on the step is `committing`: nobody may interrupt it, and the store's answer ends it;
+  From then on the step is `committing`, and the store's answer ends it;
 * fails: the policy decides whether another attempt follows, and when;
 * exits early by a `StepExit`: the attempt does not count, and the exit decides how it continues;
-* is ended from outside.
+* is ended from outside, unless it has its outcome, which nobody may interrupt or replace.
 
 Three things end an attempt from outside. Its *timeout* passes: the process is killed, and since it
 cannot record that itself, another one does when it is dead (`_expire`, `_record_timeout`). Its
@@ -114,6 +114,7 @@ class StepOperation(Operation[R]):
         "committing",
         "gate",
         "gate_open",
+        "has_outcome",
         "key",
         "live",
         "on_end",
@@ -155,7 +156,8 @@ class StepOperation(Operation[R]):
         # The attempt
         self.live: Attempt | None = None
         self.progress: StepProgress | None = None
-        self.committing = False  # it has a result, and waits for the disk
+        self.has_outcome = False  # it has succeeded or failed for good; perhaps not durably yet
+        self.committing = False  # the store has its result, and has not answered yet
         self.start_unrecorded = False  # it is working, and the journal does not say so yet
         self._expiry: asyncio.TimerHandle | None = None
         self._expired = False  # it timed out: whatever it returns now comes too late
@@ -178,12 +180,15 @@ class StepOperation(Operation[R]):
         elif entry.state is StepState.FAILED and entry.error is not None:
             self.finish(None, self._error_of(Failure.unpack(entry.error)))
 
+    def race(self) -> None:
+        self.begin()  # it takes nothing away from others, and its result is recorded in any case
+
     # Attempts
 
     def start(self) -> None:
         run, until = self.run, self.entry.wake_at
         if until is not None and until > run.now():
-            self.wait(until)
+            self.wait_for_time()
             return
         if self.asked is not None:
             self.spawn(partial(look_for_answer, self))
@@ -195,7 +200,7 @@ class StepOperation(Operation[R]):
         node = run.node
         self.attempt += 1
         self.begun_at = node.loop.time()
-        self.started_at = run.clock_offset + self.begun_at
+        self.started_at = run.now()
         self._take_back_output()
         self.start_unrecorded = True
         self._stop_reported = False
@@ -253,6 +258,15 @@ class StepOperation(Operation[R]):
             await self._raised(error)
         else:
             self._succeeded(output)
+
+    async def record_undoable(self) -> None:
+        """Write that the step begins, unless the journal has it: there may be something to undo.
+
+        The worker may die now, and the job be cancelled before another one begins the step again.
+        Then only the journal tells that the step may have done its work.
+        """
+        if self.attempt == 1 and not self.recorded:
+            await self.run.write(*self.take_start_record())
 
     async def _call_function(self, context: AnyStepContext) -> Any:
         """Call the function of the step, or let a test do it."""
@@ -332,7 +346,7 @@ class StepOperation(Operation[R]):
         self.entry = entry = self._entry(_SUCCEEDED, output=output)
         if len(output) >= self.run.node.limits.large:
             self._warn_of_large("result", len(output))
-        self.committing = True
+        self.has_outcome = self.committing = True
         self.run.write_soon(entry, self._written)
 
     def _written(self, error: BaseException | None) -> None:
@@ -353,8 +367,8 @@ class StepOperation(Operation[R]):
             self._report_stop("succeeded" if self.attempt else "reused")
         # The code now gets what a replay will return: the result after one pass through the codec.
         value = self.step.result.decode(cast("bytes", self.entry.output))
-        run.process_ended(self)
         self.finish(value)
+        run.process_ended(self)
 
     async def _write_again(self) -> None:
         """Retry the write while the lease is ours: the step is done, and must not be repeated."""
@@ -439,13 +453,16 @@ class StepOperation(Operation[R]):
         Nobody needs to answer its questions any more. What it leaves open is in doubt.
         """
         left = await self._left_open()
+        self.has_outcome = True
         self._report_stop("failed")
         if self.on_end is not None:
             self.on_end(_FAILED)
         failed = self.entry = self._entry(_FAILED, error=failure.pack())
         told = self._event("step.failed", failure)
         notices = tuple(each for line in left for each in put_in_doubt(self.run, line))
-        await self.run.write(failed, events=(told,), notices=notices, withdraws=failed.id)
+        await self.run.write(
+            failed, *self.along, events=(told,), notices=notices, withdraws=failed.id
+        )
         raised = self._error_of(failure)
         if isinstance(raised, StepFailed):
             raised.__cause__ = error
@@ -531,7 +548,7 @@ class StepOperation(Operation[R]):
         if self.live is not None:
             self.live.stopping = True
         process = self.run.working.get(self)
-        if process is None or self.committing or not hard or process.done():
+        if process is None or self.has_outcome or not hard or process.done():
             return
         if not self._interrupted:
             self._interrupted = self.run.interrupted_step = True
@@ -700,10 +717,10 @@ class StepOperation(Operation[R]):
             self.run.buffered_entries.setdefault(self.entry.seq, self.running_entry())
 
     def report(self) -> Progress | None:
-        live, offset = self.live, self.run.clock_offset
+        live, at = self.live, self.run.at
         if live is None or live.over or live.beat_at is None:
             return None
-        beat_at, told = offset + live.beat_at, live.told
+        beat_at, told = at(live.beat_at), live.told
         if told is None:
             return Progress(step=self.entry.id, heartbeat_at=beat_at)
         return Progress(
@@ -712,7 +729,7 @@ class StepOperation(Operation[R]):
             done=told.done,
             total=told.total,
             note=told.note,
-            at=offset + live.told_at,
+            at=at(live.told_at),
         )
 
     def take_start_record(self) -> tuple[JournalEntry, ...]:
@@ -758,7 +775,7 @@ class StepOperation(Operation[R]):
             checkpoint_no=old.checkpoint_no if checkpoint_no is None else checkpoint_no,
             wake_at=wake_at,
             started_at=self.started_at,
-            ended_at=run.clock_offset + run.node.loop.time() if ended else None,
+            ended_at=run.now() if ended else None,
             key=self.key,
         )
 
@@ -1005,6 +1022,8 @@ async def _attempt(operation: StepOperation[Any]) -> None:
     scope.set(entry.id)  # its code is not the code of the job, in which calls are awaited
     try:
         if operation.step.idempotency_key is None or not await operation.reuse():
+            if operation.step.undo is not None:
+                await operation.record_undoable()
             await operation.make_attempt()
     except Unwound:
         pass

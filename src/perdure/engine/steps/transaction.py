@@ -432,7 +432,7 @@ async def prune(
 
     Args:
         database: As for `transaction`.
-        over: Returns which of some jobs have ended or are not there any more.
+        over: Returns which of some jobs can never run again, or are not there any more.
         before: Only rows that were written before this time, as UNIX seconds.
     """
     table = _Table(database, is_async=is_async_database(database))

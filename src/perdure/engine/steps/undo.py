@@ -554,7 +554,9 @@ async def _cancel(run: Run, job_id: str) -> None:
     if job is None or job.request == "cancel":  # only once: a person may have resumed it
         return
     reason = f"its parent {run.job.id} has ended"
-    asked = Command(job_id=job_id, action="cancel", actor=run.node.owner, reason=reason)
+    asked = Command(
+        job_id=job_id, action="cancel", actor=run.node.owner, reason=reason, by_worker=True
+    )
     with contextlib.suppress(JobNotFound, IllegalTransition):  # it has ended, or is being undone
         await run.ask(lambda store: store.command(asked))
     run.node.poke()
@@ -655,7 +657,11 @@ class UndoChild(Operation[None]):
     async def _ask(self) -> None:
         run, reason = self.run, f"its parent {self.run.job.id} is undone"
         asked = Command(
-            job_id=self._job_id, action="compensate_child", actor=run.node.owner, reason=reason
+            job_id=self._job_id,
+            action="compensate_child",
+            actor=run.node.owner,
+            reason=reason,
+            by_worker=True,
         )
         with contextlib.suppress(IllegalTransition):  # it has begun already
             await run.ask(lambda store: store.command(asked))

@@ -23,7 +23,7 @@ from perdure.base.errors import (
 from perdure.engine.journal.run import Operation, Run
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.failure import Failure, failure_of, job_error
-from perdure.jobs.model import Command, JobOutcome, JournalEntry, NewJob
+from perdure.jobs.model import Command, JobMessage, JobOutcome, JournalEntry, NewJob
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store.store import Store
 
@@ -35,29 +35,61 @@ _NOTHING = encode(None)
 _RETRIED = (JobState.FAILED, JobState.CANCELLED)
 
 
-class Sleep(Operation[None]):
+class _Wait(Operation[R]):
+    """A wait that asks nobody for anything, perhaps until a time."""
+
+    __slots__ = ("is_due",)
+
+    def __init__(self, run: Run, entry: JournalEntry, *, recorded: bool) -> None:
+        super().__init__(run, entry, recorded=recorded)
+        self.is_due = False  # its time has come while it was raced
+
+    def start(self) -> None:
+        until = self.entry.wake_at
+        if self.is_due or (until is not None and until <= self.run.now()):
+            self.on_due()
+            return
+        if self.entry.state is StepState.PENDING and not self.recorded:
+            self.run.buffer_entry(self.entry)
+        self.wait_for_time()
+
+    def on_due(self) -> None:
+        if self.raced:
+            self.is_due = True
+            self.offer()
+        else:
+            self.spawn(self.end_due)
+
+    def ready_at(self) -> float | None:
+        return self.entry.wake_at if self.is_due and not self.finished else super().ready_at()
+
+    async def end_due(self) -> None:
+        """End it: its time has come."""
+        raise NotImplementedError
+
+    def withdraw(self) -> None:
+        # Nothing depends on it, so the next write takes it along.
+        self.entry = self.cancelled_entry()
+        self.run.stop_waiting(self)
+        self.run.buffer_entry(self.entry)
+        self.finish(None, self.cancellation())
+
+
+class Sleep(_Wait[None]):
     """A wait for a time."""
 
     __slots__ = ()
     waits_for = "timer"
 
-    def start(self) -> None:
-        if self.entry.state is StepState.PENDING and not self.recorded:
-            self.run.buffer_entry(self.entry)
-        self.wait(self.entry.wake_at)
-
-    def on_due(self) -> None:
-        self.spawn(self._end)
-
-    async def _end(self) -> None:
-        done = replace(
+    async def end_due(self) -> None:
+        done = self.entry = replace(
             self.entry, state=StepState.SUCCEEDED, output=_NOTHING, ended_at=self.run.now()
         )
-        await self.run.write(done)
+        await self.run.write(done, *self.along)
         self.finish(None)
 
 
-class Receive(Operation[Any]):
+class Receive(_Wait[Any]):
     """A wait for a message."""
 
     __slots__ = ("_kind",)
@@ -73,22 +105,33 @@ class Receive(Operation[Any]):
         return self.entry.name.removeprefix("receive:")
 
     def start(self) -> None:
-        if not self._take():
-            if not self.recorded:
-                self.run.buffer_entry(self.entry)
-            self.wait(self.entry.wake_at)
+        if self.raced:
+            super().start()
+            self.on_news()
+        elif not self._take():
+            super().start()
 
     def on_news(self) -> None:
-        if self in self.run.waiting:
+        if self.raced and self._next() is not None:
+            self.offer()
+        elif self in self.run.waiting:
             self._take()
 
     def on_due(self) -> None:
-        if not self._take():
-            self.spawn(self._time_out)
+        if self.raced or not self._take():
+            super().on_due()
+
+    def ready_at(self) -> float | None:
+        message = self._next() if self.raced else None
+        return super().ready_at() if message is None else message.sent_at
+
+    def _next(self) -> JobMessage | None:
+        """Return the first message of its topic; None if there is none."""
+        return next((one for one in self.run.messages if one.topic == self.topic), None)
 
     def _take(self) -> bool:
-        message = next((one for one in self.run.messages if one.topic == self.topic), None)
-        if message is None:
+        message = self._next()
+        if message is None or self.raced:
             return False
         # Taken before it is written, so that no other operation of this run gets it too.
         self.run.messages.remove(message)
@@ -103,23 +146,23 @@ class Receive(Operation[Any]):
             error = WrongType(f"message {self.topic!r} does not have the requested type: {misfit}")
             await self._fail(error, taken=(number,))
             return
-        done = replace(
+        done = self.entry = replace(
             self.entry, state=StepState.SUCCEEDED, output=payload, ended_at=self.run.now()
         )
-        await self.run.write(done, taken=(number,))
+        await self.run.write(done, *self.along, taken=(number,))
         self.finish(value)
 
-    async def _time_out(self) -> None:
+    async def end_due(self) -> None:
         await self._fail(StepTimeout(f"no message {self.topic!r} came in time"))
 
     async def _fail(self, error: Exception, taken: tuple[int, ...] = ()) -> None:
-        failed = replace(
+        failed = self.entry = replace(
             self.entry,
             state=StepState.FAILED,
             error=failure_of(error).pack(),
             ended_at=self.run.now(),
         )
-        await self.run.write(failed, taken=taken)
+        await self.run.write(failed, *self.along, taken=taken)
         self.finish(None, error)
 
     def describe(self) -> dict[str, Any]:
@@ -129,7 +172,7 @@ class Receive(Operation[Any]):
 class Child(Operation[R]):
     """A wait for another job, which this one submits."""
 
-    __slots__ = ("_definition", "job")
+    __slots__ = ("_definition", "_end", "job")
     waits_for = "child"
 
     def __init__(
@@ -143,17 +186,22 @@ class Child(Operation[R]):
     ) -> None:
         super().__init__(run, entry, recorded=recorded)
         self._definition = definition
+        self._end: JournalEntry | None = None  # that it has not recorded while it is raced
         self.job = job
 
     def children(self) -> Sequence[str]:
         return (self.job.id,)
 
     async def record_cancel(self) -> None:
+        if self._end is not None:  # too late: it has done its work
+            await self._record_end()
+            return
         if self.recorded:
             stop = Command(
                 job_id=self.job.id,
                 action="cancel",
                 actor=self.run.node.owner,
+                by_worker=True,
                 reason=f"in its parent {self.run.job.id}, another operation ended first",
             )
             with contextlib.suppress(IllegalTransition, JobNotFound):  # it has ended already
@@ -161,13 +209,32 @@ class Child(Operation[R]):
         await super().record_cancel()
 
     def start(self) -> None:
-        self.run.work_jointly(self, _look_at if self.recorded else _submit)
+        if self._end is not None and not self.raced:
+            self.spawn(self._record_end)
+        else:
+            self.run.work_jointly(self, _look_at if self.recorded else _submit)
 
     def on_news(self) -> None:
+        self._end = None  # somebody may have retried it since
         if self in self.run.working:
             self.start_again = True  # what is being read may be stale
         else:
             self.start()
+
+    def ready_at(self) -> float | None:
+        return super().ready_at() if self._end is None else self._end.ended_at
+
+    def keeps(self, entry: JournalEntry) -> bool:
+        """Whether its end is recorded only when the code has chosen it."""
+        if self.raced:
+            self._end = entry
+            self.offer()
+        return self.raced
+
+    async def _record_end(self) -> None:
+        entry = cast("JournalEntry", self._end)
+        await self.run.write(entry, *self.along)
+        self.ended(entry)
 
     def running_entry(self) -> JournalEntry:
         """Return the entry of a child that is submitted."""
@@ -198,6 +265,7 @@ class Child(Operation[R]):
             job_id=self.job.id,
             action="retry",
             actor=self.run.node.owner,
+            by_worker=True,
             reason=f"its parent {self.run.job.id} is retried",
         )
         with contextlib.suppress(IllegalTransition):  # somebody else was faster
@@ -207,21 +275,22 @@ class Child(Operation[R]):
         self.start_again = True  # it may have ended meanwhile
 
     def _with_outcome(self, outcome: JobOutcome) -> JournalEntry:
-        now = self.run.now()
+        ended_at = outcome.ended_at or self.run.now()
         if outcome.state is JobState.COMPLETED and outcome.result is not None:
             done = StepState.SUCCEEDED
-            return replace(self.entry, state=done, output=outcome.result, ended_at=now)
+            return replace(self.entry, state=done, output=outcome.result, ended_at=ended_at)
         return replace(
             self.entry,
             state=StepState.FAILED,
             # The state is stored as the output, so that a replay raises the same error.
             output=encode(outcome.state.value),
             error=outcome.error or failure_of(RuntimeError("no reason is known")).pack(),
-            ended_at=now,
+            ended_at=ended_at,
         )
 
     def ended(self, entry: JournalEntry) -> None:
         """Pass the end of the child, which is in the journal now, to the code."""
+        self.entry = entry
         if entry.state is StepState.SUCCEEDED:
             self.finish(self._definition.result.decode(cast("bytes", entry.output)))
         else:
@@ -253,7 +322,7 @@ async def _look_at(run: Run, children: Sequence[Child[Any]]) -> None:
         ids = [child.job.id for child in batch]
         found = {each.job_id: each for each in await run.ask(partial(_outcomes, ids))}
         looked = [(child, child.ended_entry(found.get(child.job.id))) for child in batch]
-        ended = [(child, entry) for child, entry in looked if entry is not None]
+        ended = [(child, entry) for child, entry in looked if entry and not child.keeps(entry)]
         if ended:
             await run.write(*(entry for _, entry in ended))
         for child, entry in ended:

@@ -93,13 +93,13 @@ class LeaseRenewer(threading.Thread):
         return held
 
     def _renew(self, held: list[tuple[str, int]]) -> None:
-        node, since = self._node, self._node.loop.time()
+        node, since = self._node, self._node.lease_time()
         if not held:
             return
         kept = node.store.renew_blocking(node.owner, held, node.settings.lease)
         self._outage.over()
         if events.listens(events.LEASE_RENEW):
-            events.leases_renewed(node, len(held), len(kept), node.loop.time() - since)
+            events.leases_renewed(node, len(held), len(kept), node.lease_time() - since)
         if not self._end.is_set():
             node.loop.call_soon_threadsafe(node.renewed, held, kept, since)
 

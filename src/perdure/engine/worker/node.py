@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from perdure.base.clock import SystemClock
+from perdure.base.clock import BootClock, SystemClock
 from perdure.base.codec import PayloadLimits
 from perdure.base.errors import EncryptionError
 from perdure.base.machine import boot_id
@@ -33,6 +33,9 @@ from perdure.store.store import Store
 
 _log = logging.getLogger("perdure.worker")
 
+# Shorter ones change nothing for a lease, and cannot be told from a slow read of the clock.
+_LEAST_SUSPENSION = 0.05  # seconds
+
 
 def _process_for_worker() -> Process:
     me = current("a worker")
@@ -50,6 +53,7 @@ class WorkerNode:
     # By the loop's clock: when the store last heard of it, and the last pulse of its loop.
     registered_at: float | None = None
     pulse_at: float | None = None
+    _suspended = 0.0  # see `suspended`
     key = ""  # the id of the key by which it encrypts payloads
     lacks_keys: tuple[str, ...] = ()  # of the store; it claims nothing without them
 
@@ -124,8 +128,11 @@ class WorkerNode:
         silence = self.settings.lease
         said = msgspec.structs.replace(self._info, draining=self.draining, key=self.key)
         info = msgspec.json.encode(said)
-        self.fleet_size = await self.store.heartbeat(self.owner, info, self._digest, silence)
-        self.registered_at = self.loop.time()
+        since = self.lease_time()
+        heard = await self.store.heartbeat(self.owner, info, self._digest, silence)
+        self.fleet_size, self.registered_at = heard.workers, self.loop.time()
+        for run in self.runs.values():  # somebody may have set the store's clock
+            run.correct_clock(heard.now - self.lease_time(), heard.now - since)
         await self._look_for_keys()
 
     async def _look_for_keys(self) -> None:
@@ -147,7 +154,7 @@ class WorkerNode:
     # Runs
 
     def admit(self, run: Run, since: float) -> None:
-        """Add a run, claimed at that time of the loop or later."""
+        """Add a run, claimed at that `lease_time` or later."""
         run.trusted_until = since + self.settings.lease - self.settings.stop_before_expiry
         self.claimed.add(run.job.id)
         if old := self.runs.get(run.job.id):  # its lease ran out, and we claimed the job again
@@ -225,6 +232,21 @@ class WorkerNode:
 
     # Leases
 
+    def lease_time(self) -> float:
+        """Return seconds by which leases are trusted: the loop's, and those of suspensions."""
+        return self.loop.time() + self.suspended()
+
+    def suspended(self) -> float:
+        """Return for how long the machine was suspended, without the noise of reading two clocks.
+
+        The two reads may be some time apart on a busy machine. Times that this is part of must not
+        go back and forth for that.
+        """
+        seconds = BootClock.suspended()
+        if seconds > self._suspended + _LEAST_SUSPENSION:
+            self._suspended = seconds
+        return self._suspended
+
     def held(self) -> list[tuple[str, int]]:
         """Return the leases to be renewed, as pairs of job and epoch.
 
@@ -260,7 +282,7 @@ class WorkerNode:
         Args:
             asked: The leases that were to be renewed.
             kept: The jobs whose leases were.
-            since: When the renewal was sent, by the loop's clock: the lease counts from then.
+            since: When the renewal was sent, by `lease_time`: the lease counts from then.
         """
         for job_id, epoch in asked:
             run = self.runs.get(job_id)
@@ -273,7 +295,7 @@ class WorkerNode:
 
     def stop_expired(self) -> None:
         """Stop the runs whose lease may run out soon, because no renewal came through."""
-        now = self.loop.time()
+        now = self.lease_time()
         for run in tuple(self.runs.values()):
             if run.verdict is None and now > run.trusted_until:
                 run.lose_lease()

@@ -60,9 +60,10 @@ async def every(
 ) -> None:
     """Do some work now, and again after each pause, for ever; it may be cancelled at any time.
 
-    While the store fails, the pauses are those of an outage, but never shorter than the interval.
-    Then no wake-up cuts them short: a hint that there is work changes nothing if no work can be
-    done. Any other exception ends the loop, and the worker's supervisor starts it again.
+    While the store fails, the pauses are those of an outage; without a `wake`, never shorter than
+    the interval. Then no wake-up cuts them short: a hint that there is work changes nothing if no
+    work can be done. Any other exception ends the loop, and the worker's supervisor starts it
+    again.
 
     Args:
         interval: Seconds between two rounds.
@@ -80,7 +81,8 @@ async def every(
         except StoreError as error:
             on_failure()
             outage.failed(error)
-            await idle(max(interval, outage.delay))
+            # What something wakes may have an interval of an hour, which is no pause for an outage.
+            await idle(outage.delay if wake is not None else max(interval, outage.delay))
         else:
             outage.over()
             await idle(interval if wanted is None else wanted, wake)
@@ -119,7 +121,6 @@ class Outage:
 # Pruning
 
 _PRUNE_EVERY, _PRUNE_BATCH = 60.0, 500
-_PRUNE_AT_LEAST_EVERY = 3600.0
 
 
 async def prune(node: WorkerNode) -> None:
@@ -127,17 +128,17 @@ async def prune(node: WorkerNode) -> None:
     await every(_PRUNE_EVERY, partial(_prune, node), what="deleting old jobs")
 
 
-async def _prune(node: WorkerNode) -> float:
-    """Delete what is old enough; return in how many seconds the next job will be."""
+async def _prune(node: WorkerNode) -> None:
+    """Delete what is old enough."""
     if node.settings.keep is None:
-        return _PRUNE_AT_LEAST_EVERY
+        return
     limit = await node.store.now() - node.settings.keep
-    # In batches: one long transaction would make writers wait.
-    while await node.store.prune(limit, _PRUNE_BATCH):
-        pass
-    oldest = await node.store.oldest_end()
-    wait = _PRUNE_AT_LEAST_EVERY if oldest is None else oldest - limit
-    return min(max(wait, _PRUNE_EVERY), _PRUNE_AT_LEAST_EVERY)
+    # Looked at every time, and not only when the oldest job of the last look is old enough: another
+    # one may end meanwhile, a clock may be set. A look that finds nothing writes nothing.
+    if await node.store.has_old(limit):
+        # In batches: one long transaction would make writers wait.
+        while await node.store.prune(limit, _PRUNE_BATCH):
+            pass
 
 
 # Approval timers
@@ -270,7 +271,6 @@ class OutboxSender:
         self, channel: ApprovalChannel, notice: Notice, approval: Approval | None
     ) -> None:
         store = self._node.store
-        now = await store.now()
         is_late = notice.alert and notice.tries and notice.kind is not NoticeKind.RESOLVED
         if is_late and await store.is_closed(notice):
             # Sent now, it would open again what its resolution has closed meanwhile.
@@ -278,20 +278,19 @@ class OutboxSender:
             return
         try:
             async with asyncio.timeout(SEND_TIMEOUT):
-                sent, *more = await _sent(channel, notice, approval, now)
+                sent, *more = await _sent(channel, notice, approval)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a channel raises, it is tried again
-            now = await store.now()
-            sent = notice.failed(_reason(error), now)
-            more = _undelivered(sent, self._channels, now)
+            sent = notice.failed(_reason(error), await store.now())
+            more = _undelivered(sent, self._channels)
             _log.warning("%s could not send %s: %s", sent.channel, sent.kind, sent.error)
         await store.settle_notice(sent, *more)
         events.notice_sent(sent)
 
 
 async def _sent(
-    channel: ApprovalChannel, notice: Notice, approval: Approval | None, now: float
+    channel: ApprovalChannel, notice: Notice, approval: Approval | None
 ) -> list[Notice]:
     """Send a notice to its recipient, or find out who the recipients are.
 
@@ -303,7 +302,7 @@ async def _sent(
     recipients = dict.fromkeys(await channel.recipients(notice, approval))
     if not recipients:
         raise LookupError("there is no recipient")
-    return [notice.addressed(), *[notice.to(each, now) for each in recipients]]
+    return [notice.addressed(), *[notice.to(each) for each in recipients]]
 
 
 def _reason(error: Exception) -> str:
@@ -312,7 +311,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _undelivered(notice: Notice, channels: dict[str, ApprovalChannel], now: float) -> list[Notice]:
+def _undelivered(notice: Notice, channels: dict[str, ApprovalChannel]) -> list[Notice]:
     """Return notices, through the other channels, that one channel has given up."""
     if notice.state is not NoticeState.GIVEN_UP or notice.kind is NoticeKind.UNDELIVERED:
         return []
@@ -325,7 +324,6 @@ def _undelivered(notice: Notice, channels: dict[str, ApprovalChannel], now: floa
             kind=NoticeKind.UNDELIVERED,
             job_id=notice.job_id,
             channel=name,
-            due_at=now,
             data=encode({"text": text}),
         )
         for name in channels

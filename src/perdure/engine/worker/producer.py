@@ -105,7 +105,7 @@ class _Producer:
         """Claim as many jobs as there is room for, and start them; False if there were none."""
         node, settings = self._node, self._node.settings
         # The lease is counted from before the claim: the answer may take a while to arrive.
-        since = node.loop.time()
+        since = node.lease_time()
         node.claiming = True  # a worker that stops waits for a claim that is under way
         try:
             claims = await node.store.claim(

@@ -2,8 +2,9 @@
 
 A lease that has run out proves that its worker may not continue; a free lock (`worker_lock`) proves
 that it is dead. But after an outage of the store an old lease proves nothing: nobody could renew,
-and all leases look old. So for a while after each failure no lease counts as expired, and the
-living workers renew theirs first.
+and all leases look old. So it is when somebody has set PostgreSQL's clock forward. So for a while
+after each failure, and after each jump of that clock, no lease counts as expired, and the living
+workers renew theirs first.
 
 Neighbours on the same machine are watched through their locks, which costs the store nothing. The
 leases of all other workers are read by each worker in turn: the larger the fleet, the less often
@@ -51,6 +52,9 @@ class Reaper:
         self._node = node
         self._grace_until = 0.0  # an old lease proves nothing until then
         self._looked_at: float | None = None
+        self._ahead: float | None = (
+            None  # how far the clock of the leases is ahead of ours, at most
+        )
         # The looks of workers that started together drift apart.
         self._random = random.Random(node.owner)
         self._jitter = 1.0
@@ -88,13 +92,34 @@ class Reaper:
     async def free_expired(self) -> list[str]:
         """Free jobs whose leases have run out, and forget workers that are gone."""
         node = self._node
-        silence = _SILENT_LEASES * node.settings.lease
-        expired, silent = await node.store.expired(silence)
-        if silent:
+        silence, since = _SILENT_LEASES * node.settings.lease, node.lease_time()
+        found = await node.store.expired(silence)
+        if self._has_jumped(found.clock - node.lease_time(), found.clock - since):
+            _log.warning("the clock of the store was set forward: leases are judged a little later")
+            self.failed()
+            return []
+        if found.worker:
             gone = [each.owner for each in await node.store.workers() if each.silent_for > silence]
             await self._alert(gone, f"it sent no heartbeat for {silence:g} seconds")
             await node.store.forget_workers(silence)
-        return await node.store.reap(node.settings.reap_limit) if expired else []
+        # By the time of the look: the clock may jump before the answer is here.
+        limit = node.settings.reap_limit
+        return await node.store.reap(limit, clock=found.clock) if found.lease else []
+
+    def _has_jumped(self, least: float, most: float) -> bool:
+        """Whether the clock of the leases has gained on ours since an earlier look.
+
+        Then leases look older than they are. Half of the time by which workers stop before the end
+        of a lease is tolerated; the other half is left for how late they notice it.
+
+        Args:
+            least: By how many seconds it is ahead of ours at least, in this look …
+            most: … and at most: the answer took a while.
+        """
+        known, tolerance = self._ahead, self._node.settings.stop_before_expiry / 2
+        jumped = known is not None and least - known > tolerance
+        self._ahead = most if known is None or jumped else min(known, most)
+        return jumped
 
     async def _alert(self, dead: Sequence[str], why: str) -> None:
         """Tell the channels for alerts that workers are gone, once however many workers see it.
@@ -105,7 +130,6 @@ class Reaper:
         if not dead or not channels:
             return
         rows = {each.owner: each for each in await node.store.workers()}
-        now = await node.store.now()
         told: list[Notice] = []
         for owner in dead:
             known = fleet_worker(rows[owner], None) if owner in rows else None
@@ -116,7 +140,6 @@ class Reaper:
                 kind=NoticeKind.WORKER_DEAD,
                 job_id=f"worker {owner}",
                 channel="",
-                due_at=now,
                 data=encode({"text": f"{where}: {why}; other workers continue its jobs"}),
             )
             told += for_channels(channels, alert, alerts=channels)
@@ -124,5 +147,5 @@ class Reaper:
         node.notices_due.set()
 
     def failed(self) -> None:
-        """Record that the store did not answer."""
+        """Judge no lease for a while: nobody could renew, or the clock was set."""
         self._grace_until = self._node.loop.time() + 2 * self._node.settings.heartbeat

@@ -42,7 +42,6 @@ from perdure.base.secret import REMOVED, without_secrets
 from perdure.jobs.audit import AuditDraft
 from perdure.jobs.graph_thread import GraphPut, TaskWrites
 from perdure.store.sealing import (
-    KEY_FACT,
     Sealing,
     all_statements,
     chunk_names,
@@ -486,6 +485,9 @@ class SealedPgSession(Sealing, PgSession):
     def many_sealed(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
         return PgSession.many(self, name, rows)
 
+    def numbers(self, table: str, count: int) -> Sequence[int]:
+        return [no for (no,) in self.all(f"next_{table}_no", count=count)]
+
     def cursor(self, text: str, values: Mapping[str, Any]) -> psycopg.Cursor[tuple[Any, ...]]:
         return self.pg.execute(text.encode(), values)
 
@@ -493,6 +495,8 @@ class SealedPgSession(Sealing, PgSession):
         return _TEXTS[name] if present is None else only(_TEXTS[name], present)
 
     def single(self, name: str, values: Mapping[str, Any]) -> Sequence[Row]:
+        if self.needs_numbers(name, values):
+            return ()
         sealed = seal_parameters(self.keys, name, self.text(name), values)
         found = self.pg.execute(SINGLE_STATEMENTS[name], sealed)
         return self.opened(name, found, found.fetchall(), values)
@@ -504,9 +508,3 @@ def with_keys(
     """Return a session that encrypts, if the program has keys or the store has."""
     found = keys_for(keys, used_keys(plain.all("key_facts")))
     return plain if found is None else SealedPgSession(plain, found, shows_locked=shows_locked)
-
-
-def register_key(session: PgSession) -> None:
-    """Record that payloads are encrypted with a key from now on."""
-    if session.keys is not None and session.keys.writes:
-        session.run("keep_fact", name=KEY_FACT + session.keys.writes, value="")

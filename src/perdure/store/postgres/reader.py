@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from typing import Final
 
 import psycopg
+from psycopg import errors
 
 from perdure.base.encryption import Encryption
-from perdure.base.errors import StoreError
+from perdure.base.errors import QueryTooSlow, StoreError
 from perdure.base.retry import Retry
 from perdure.store.db_thread import Connection, StoreRequest
 from perdure.store.postgres.connection import (
@@ -188,3 +189,43 @@ class PgReader(Connection):
         if self._descriptor is not None:
             self._nothing = self._nothing or os.pipe()
             os.dup2(self._nothing[0], self._descriptor, inheritable=False)
+
+
+class PgSearcher(PgReader):
+    """A connection for searches: it is opened by the first, and the server gives up slow ones."""
+
+    def __init__(
+        self, target: Target, keys: Encryption | None = None, *, shows_locked: bool = False
+    ) -> None:
+        super().__init__(target, _ignore, _ignore, keys, shows_locked=shows_locked)
+        self._seconds = 0.0
+
+    def connect(self) -> int | None:
+        return None  # until there is something to search
+
+    def idle(self) -> float | None:
+        return None  # others listen
+
+    def _answer(self, request: StoreRequest) -> None:
+        if request.is_given_up:
+            return
+        self._seconds = request.seconds or 0.0
+        try:
+            super()._answer(request)
+        except errors.QueryCanceled as error:
+            raise QueryTooSlow(self._seconds) from error
+
+    @contextmanager
+    def _with_settings(self, pg: Pg) -> Generator[None]:
+        """Apply our settings, and let no statement take longer than the search may."""
+        with pg.transaction():
+            for setting in self._target.local_settings():
+                pg.execute(setting)
+            # To the server, 0 would be no limit.
+            milliseconds = max(1, round(1000 * self._seconds))
+            pg.execute(b"SET LOCAL statement_timeout = %d" % milliseconds)
+            yield
+
+
+def _ignore() -> None:
+    """Do nothing: who searches does not listen."""

@@ -22,7 +22,16 @@ _BY_TENANT: Final = (
     "langgraph_item",
     "workflow_checkpoint",
 )
-_BY_JOB: Final = ("label", "journal", "payload", "event", "message", "output", "output_topic")
+_BY_JOB: Final = (
+    "label",
+    "requester",
+    "journal",
+    "payload",
+    "event",
+    "message",
+    "output",
+    "output_topic",
+)
 _INVOKER: Final = 150000  # from this version on, a view may have the rights of who reads it
 _TABLES: Final = b"""
 SELECT relname, relkind = 'v' FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace

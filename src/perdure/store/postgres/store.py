@@ -2,20 +2,21 @@
 
 A process has three connections: one makes the fenced writes of owners, one all other changes, so
 that a slow claim never delays the result of a step, and one reads and listens. Leases are renewed
-over the second one, whose thread goes on while the loop is blocked.
+over the second one, whose thread goes on while the loop is blocked. Searches, which may take long,
+have up to two connections more, in processes that are asked for them.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from perdure.base.encryption import Encryption
-from perdure.store.db_thread import DbThread, VerbCall
+from perdure.store.db_thread import DbThread, SearchThread, VerbCall
 from perdure.store.postgres.connection import Target
-from perdure.store.postgres.reader import PgReader
+from perdure.store.postgres.reader import PgReader, PgSearcher
 from perdure.store.postgres.transaction import CommitWatch, PendingTransaction
 from perdure.store.postgres.writer import PgWriter
 from perdure.store.statements import Session
-from perdure.store.store import Store, reads
+from perdure.store.store import SEARCHERS, Store, reads
 from perdure.store.verbs.claim import renew
 
 
@@ -58,6 +59,13 @@ class PostgresStore(Store):
             ),
             control=control_thread,
             reader=DbThread("perdure-reader", reader, is_watched=lambda: bool(self._watchers)),
+            searchers=[
+                SearchThread(
+                    f"perdure-search-{number}",
+                    PgSearcher(target, keys, shows_locked=shows_locked),
+                )
+                for number in range(SEARCHERS)
+            ],
             renewer=_Renewer(control_thread),
         )
         self._commit_watch = CommitWatch(

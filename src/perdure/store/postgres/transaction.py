@@ -58,10 +58,10 @@ from perdure.store.postgres.connection import (
     Target,
     is_lost,
     is_transient,
-    register_key,
     translate,
     with_keys,
 )
+from perdure.store.sealing import register
 from perdure.store.statements import Row, Session
 from perdure.store.verbs.audit import audited
 from perdure.store.verbs.claim import Grant, claim, note_unproven
@@ -116,10 +116,10 @@ class Transactions:
             session.run("register_writer", writer=self._writer)
             found = session.one("close_commits", writer=self._writer, no=self._number)
             session = with_keys(session, self._keys)
-        if session.keys is not None and session.keys.writes:
+        if session.keys is not None:
             with pg.transaction():  # durable before the first payload is
                 self._localise(pg)
-                register_key(session)
+                register(session)
         assert found is not None
         self._last_happened, self._session = found[0], session
 
@@ -463,14 +463,14 @@ def _grant(found: Row) -> Grant:
 
 
 class SubmitNew(SingleStatement[list[Submitted]]):
-    """A submission of jobs that are all new, have no budgets and no traces: the usual case."""
+    """A submission of jobs that are all new, without budgets, traces and further requesters."""
 
     statement = "submit_new"
 
     def __init__(self, jobs: Sequence[NewJob], actor: str = "") -> None:
         self._jobs = jobs
         self._actor = actor
-        self.needs_more = any(job.budget is not None or job.trace for job in jobs)
+        self.needs_more = any(job.budget is not None or job.trace or job.requesters for job in jobs)
         given = [_job_row(place, job, actor) for place, job in enumerate(jobs)]
         self.values = {"jobs": _encode(given).decode()}
 

@@ -10,7 +10,7 @@ WHERE tenant = :tenant AND principal = :principal AND key = :key
   AND status IS NULL AND (at < :before OR taker = '')
 
 -- name: answer
-SELECT digest, taker, done, status, body FROM answer
+SELECT digest, taker, done, status, body, needs FROM answer
 WHERE tenant = :tenant AND principal = :principal AND key = :key
 
 -- name: note_done
@@ -20,7 +20,7 @@ WHERE tenant = :tenant AND principal = :principal AND key = :key AND taker = :ta
   AND status IS NULL
 
 -- name: keep_answer
-UPDATE answer SET status = :status, body = :body
+UPDATE answer SET status = :status, body = :body, needs = :needs
 WHERE tenant = :tenant AND principal = :principal AND key = :key AND taker = :taker
 
 -- name: give_back_answer

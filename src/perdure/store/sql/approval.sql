@@ -9,20 +9,30 @@ UPDATE approval SET state = :state, action_hash = :action_hash, no = :no, tick_a
 WHERE id = :id AND no = :seen
 
 -- name: approval
-SELECT data FROM approval WHERE id = :id
+SELECT data,
+-- use: requesters_of_approval
+FROM approval WHERE id = :id
 
 -- name: lock_approval
-SELECT data FROM approval WHERE id = :id
+SELECT data,
+-- use: requesters_of_approval
+FROM approval WHERE id = :id
 FOR UPDATE  -- postgres
 
 -- name: approval_of_step
-SELECT data, id FROM approval WHERE job_id = :id AND step = :step
+SELECT data,
+-- use: requesters_of_approval
+       , id
+FROM approval WHERE job_id = :id AND step = :step
   AND state = :state  -- if state
 ORDER BY created_at DESC, id DESC
 LIMIT 1
 
 -- name: approvals
-SELECT data, id FROM approval
+SELECT data,
+-- use: requesters_of_approval
+       , id
+FROM approval
 WHERE created_at <= :until
   AND (created_at < :until OR id < :last)  -- if last
   AND state = :state  -- if state
@@ -32,7 +42,10 @@ ORDER BY created_at DESC, id DESC
 LIMIT :limit
 
 -- name: open_approvals
-SELECT data, id FROM approval
+SELECT data,
+-- use: requesters_of_approval
+       , id
+FROM approval
 WHERE state = 'PENDING'
   AND job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
   AND job_id = ANY(:ids)  -- postgres
@@ -46,9 +59,12 @@ SELECT id FROM approval WHERE tick_at <= :now ORDER BY tick_at LIMIT :limit
 INSERT INTO link (id, approval_id, data) VALUES (:id, :approval_id, :data)
 
 -- name: link
-SELECT link.data, approval.data, approval.id FROM link
+SELECT link.data AS link, approval.data,
+-- use: requesters_of_approval
+       , approval.id
+FROM link
 JOIN approval ON approval.id = link.approval_id  -- sqlite
-CROSS JOIN LATERAL (SELECT data, id FROM approval WHERE id = link.approval_id LIMIT 1) AS approval  -- postgres
+CROSS JOIN LATERAL (SELECT data, id, job_id FROM approval WHERE id = link.approval_id LIMIT 1) AS approval  -- postgres
 WHERE link.id = :id
 
 -- name: lock_link

@@ -7,7 +7,7 @@ INSERT INTO audit (tenant, no, line, hash) VALUES (:tenant, :no, :line, :hash)
 -- name: audit_rows
 -- Rows of one chain in order.
 SELECT tenant, no, line, hash FROM audit
-WHERE tenant = :tenant AND no > :after ORDER BY no LIMIT :limit
+WHERE tenant = :tenant AND no >= :first ORDER BY no LIMIT :limit
 
 -- name: audit_newest
 SELECT tenant, no, line, hash FROM audit

@@ -1,3 +1,14 @@
+-- part: kept_result
+-- As with `kept_output`: what is known of an effect never changes.
+CASE WHEN effect.state = 'DONE' AND excluded.state = 'DONE'
+       AND substr(effect.result, 1, 10) <> substr(excluded.result, 1, 10)
+       AND char(9) || '"' IN (substr(effect.result, 1, 2), substr(excluded.result, 1, 2))  -- sqlite
+       AND chr(9) || '"' IN (substr(effect.result, 1, 2), substr(excluded.result, 1, 2))  -- postgres
+       AND effect.result NOT IN ('', '{}', '[]', '""', 'null')
+       AND excluded.result NOT IN ('', '{}', '[]', '""', 'null')
+     THEN effect.result
+     ELSE excluded.result END
+
 -- name: settle_effect
 UPDATE effect SET state = :state, result = :result, proof = :proof, ended_at = :ended_at
 WHERE tenant = :tenant AND key = :key

@@ -1,6 +1,23 @@
 -- What must always be true of the tables. Each statement returns what breaks one rule: the job, and
 -- what is wrong. It is a single statement, so that it sees one moment of a store that is in use.
 
+-- part: settled_effect
+-- It was made before `continue_as`: its part of the journal is gone, and it is not undone any more.
+-- What is done since then has the number of the part in front of its identity.
+EXISTS (
+  SELECT 1 FROM journal AS begun
+  WHERE begun.job_id = effect.job_id AND begun.kind = 'value' AND begun.name = 'continued'
+    AND effect.step NOT LIKE 'undo:%'
+    AND effect.step NOT LIKE '/' || substr(begun.id, instr(begun.id, '#') + 1) || '/%')  -- sqlite
+    AND effect.step NOT LIKE '/' || split_part(begun.id, '#', 2) || '/%')  -- postgres
+
+-- part: settled_child
+-- Likewise a child that was submitted before.
+EXISTS (
+  SELECT 1 FROM journal AS begun
+  WHERE begun.job_id = child.parent AND begun.kind = 'value' AND begun.name = 'continued'
+    AND begun.seq > child.parent_seq)
+
 -- name: open_effects_of_ended
 SELECT job.id, 'effect ' || effect.no || ' (' || effect.kind || ') is INTENT and the job is ' || job.state
 FROM effect JOIN job ON job.id = effect.job_id
@@ -99,7 +116,9 @@ LIMIT :limit
 WITH RECURSIVE tree (root, id) AS (
   SELECT id, id FROM job WHERE state = 'COMPENSATED'
   UNION
-  SELECT tree.root, job.id FROM tree JOIN job ON job.parent = tree.id
+  SELECT tree.root, child.id FROM tree JOIN job AS child ON child.parent = tree.id
+  WHERE NOT
+  -- use: settled_child
 ), compensated (name, step) AS (  -- steps that are known to have a compensation
   SELECT DISTINCT job.name, substr(journal.name, 6)
   FROM journal JOIN job ON job.id = journal.job_id
@@ -111,6 +130,8 @@ FROM tree
 JOIN job ON job.id = tree.id AND job.state IN ('COMPLETED', 'COMPENSATED')
 JOIN effect ON effect.job_id = job.id
 WHERE effect.state = 'DONE' AND effect.undo <> 'null' AND effect.step NOT LIKE 'undo:%'
+  AND NOT
+  -- use: settled_effect
   AND NOT EXISTS (
     SELECT 1 FROM journal
     WHERE journal.job_id = job.id AND journal.id = 'undo:' || effect.step || '/' || effect.no
@@ -208,6 +229,8 @@ FROM job AS child JOIN job ON job.id = child.parent
 WHERE NOT EXISTS (
   SELECT 1 FROM journal
   WHERE journal.job_id = child.parent AND journal.seq = child.parent_seq AND journal.kind = 'child')
+  AND NOT
+  -- use: settled_child
 UNION ALL
 SELECT job_id, 'there is a lease and no job' FROM lease
 WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = lease.job_id)
@@ -258,6 +281,8 @@ SELECT effect.job_id, 'effect ' || effect.no || ' is of ' || effect.step || ', w
 FROM effect
 WHERE EXISTS (SELECT 1 FROM job WHERE job.id = effect.job_id)
   AND NOT EXISTS (SELECT 1 FROM journal WHERE journal.job_id = effect.job_id AND journal.id = effect.step)
+  AND NOT
+  -- use: settled_effect
 LIMIT :limit
 
 -- name: done_twice
@@ -278,11 +303,12 @@ LIMIT :limit
 SELECT id, action_hash, state, data FROM approval WHERE id > :after ORDER BY id LIMIT :limit
 
 -- name: sealed_entries
--- What the rules above cannot see, as it is stored.
+-- What the rules above cannot see, as it is stored; and large payloads, whose parts may be encrypted.
 SELECT job_id, seq, id, kind, state, input, output, (SELECT state FROM job WHERE job.id = job_id)
 FROM journal
 WHERE (job_id, seq) > (:job, :seq)
-  AND (substr(input, 1, 2) = char(9) || '"' OR substr(output, 1, 2) = char(9) || '"')  -- sqlite
-  AND (left(input, 2) = chr(9) || '"' OR left(output, 2) = chr(9) || '"')  -- postgres
+  AND (substr(input, 1, 2) = char(9) || '"' OR substr(output, 1, 2) = char(9) || '"'  -- sqlite
+  AND (left(input, 2) = chr(9) || '"' OR left(output, 2) = chr(9) || '"'  -- postgres
+       OR substr(input, 1, 1) = ' ' OR substr(output, 1, 1) = ' ')
 ORDER BY job_id, seq
 LIMIT :limit

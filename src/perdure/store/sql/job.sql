@@ -22,7 +22,8 @@ WHERE (tenant = :tenant AND key = :key) OR id = :id
 ORDER BY id = :id DESC
 
 -- name: job_state
-SELECT state, request, paused_from, queue, tenant, priority, epoch, error, worked FROM job WHERE id = :id
+SELECT state, request, paused_from, queue, tenant, priority, epoch, error, worked, coalesce(root, id)
+FROM job WHERE id = :id
 FOR UPDATE  -- postgres
 
 -- name: what_runs
@@ -33,6 +34,11 @@ SELECT parent, (SELECT state FROM job AS above WHERE above.id = job.parent) FROM
 
 -- name: has_ended
 SELECT state, ended_at IS NOT NULL FROM job WHERE id = :id
+
+-- name: keep_job
+-- What is copied from it stays complete: nobody deletes it before this transaction has ended.
+SELECT 1 FROM job WHERE id = :id
+FOR SHARE  -- postgres
 
 -- name: claim_jobs
 UPDATE job SET
@@ -51,8 +57,11 @@ UPDATE job SET
   paused_from = CASE WHEN :state <> 'PAUSED' THEN NULL WHEN state = 'PAUSED' THEN paused_from ELSE state END
 WHERE id = :id
 
+-- name: change_version
+UPDATE job SET version = :version WHERE id = :id
+
 -- name: begin_anew
-UPDATE job SET version = :version, input = :input WHERE id = :id
+UPDATE job SET input = :input WHERE id = :id
 
 -- name: end_job
 UPDATE job SET
@@ -103,9 +112,30 @@ WHERE job.id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job.id = ANY(:ids)  -- postgres
 
 -- name: outcomes
-SELECT id, state, result, error, wait FROM job
+SELECT id, state, result, error, wait, ended_at FROM job
 WHERE id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE id = ANY(:ids)  -- postgres
+
+-- name: may_run_again
+-- Of some jobs, those whose code or compensations may still run. To have ended is not enough: a
+-- person may retry or undo what is FAILED or CANCELLED, and whoever undoes a job undoes its
+-- completed children. A tree in which all are COMPLETED or COMPENSATED stays as it is.
+WITH asked AS (
+  SELECT id, coalesce(root, id) AS root FROM job
+  WHERE id IN (SELECT value FROM json_each(:ids))  -- sqlite
+  WHERE id = ANY(:ids)  -- postgres
+), changeable AS (
+  SELECT id AS root FROM job
+  WHERE id IN (SELECT root FROM asked)  -- sqlite
+  WHERE id = ANY(ARRAY(SELECT root FROM asked))  -- postgres
+    AND state NOT IN ('COMPLETED', 'COMPENSATED')
+  UNION
+  SELECT root FROM job
+  WHERE root IN (SELECT root FROM asked)  -- sqlite
+  WHERE root = ANY(ARRAY(SELECT root FROM asked))  -- postgres
+    AND state NOT IN ('COMPLETED', 'COMPENSATED')
+)
+SELECT id FROM asked WHERE root IN (SELECT root FROM changeable)
 
 -- name: parents
 SELECT parent FROM job
@@ -121,8 +151,10 @@ WHERE job.created_at <= :until
   -- use: job_matches
 GROUP BY state
 
--- name: oldest_end
-SELECT min(ended_at) FROM job WHERE ended_at >= 0
+-- name: has_old
+SELECT EXISTS (SELECT 1 FROM job WHERE ended_at < :before)
+    OR EXISTS (SELECT 1 FROM effect
+               WHERE kept_until < :now AND (SELECT 1 FROM job WHERE job.id = effect.job_id) IS NULL)
 
 -- name: ids_like
 SELECT id FROM job

@@ -73,14 +73,14 @@ ORDER BY id DESC, thread DESC, ns DESC
 LIMIT :limit
 
 -- name: graph_values
-SELECT channel, data, pieces FROM langgraph_value
+SELECT channel, version, data, pieces FROM langgraph_value
 JOIN json_each(:versions) AS wanted ON channel = wanted.key AND version = wanted.value  -- sqlite
 JOIN jsonb_each_text(:versions::jsonb) AS wanted ON channel = wanted.key AND version = wanted.value  -- postgres
 WHERE tenant = :tenant AND thread = :thread AND ns = :ns
 
 -- name: graph_writes
 SELECT task, path, idx, channel, data FROM langgraph_write
-WHERE tenant = :tenant AND thread = :thread AND ns = :ns AND checkpoint = :id
+WHERE tenant = :tenant AND thread = :thread AND ns = :ns AND checkpoint = :checkpoint
 ORDER BY path, task, idx
 
 -- name: graph_bones

@@ -2,6 +2,12 @@
 INSERT INTO message (job_id, topic, payload, key, sent_at) VALUES (:id, :topic, :payload, :key, :now)
 ON CONFLICT DO NOTHING
 
+-- name: insert_numbered_message
+INSERT INTO message (no, job_id, topic, payload, key, sent_at)
+OVERRIDING SYSTEM VALUE  -- postgres
+VALUES (:no, :id, :topic, :payload, :key, :now)
+ON CONFLICT DO NOTHING
+
 -- name: messages
 SELECT job_id, no, topic, payload, sent_at FROM message
 WHERE taken_at IS NULL

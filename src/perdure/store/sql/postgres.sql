@@ -20,7 +20,9 @@ FROM entry JOIN fence
 ON CONFLICT (job_id, seq) DO UPDATE SET
   id = excluded.id,  -- another id is refused: see journal_0_place
   state = excluded.state, attempt = excluded.attempt, input = coalesce(excluded.input, journal.input),
-  output = excluded.output, error = excluded.error, checkpoint = excluded.checkpoint,
+  output =
+  -- use: kept_output
+  , error = excluded.error, checkpoint = excluded.checkpoint,
   checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
   started_at = coalesce(excluded.started_at, journal.started_at), ended_at = excluded.ended_at,
   key = excluded.key
@@ -50,8 +52,9 @@ CROSS JOIN LATERAL (
 ) AS fence
 ON CONFLICT (tenant, key) DO UPDATE SET
   job_id = excluded.job_id, step = excluded.step, part = excluded.part,
-  ordinal = excluded.ordinal, state = excluded.state, result = excluded.result,
-  problem = excluded.problem, error = excluded.error, proof = excluded.proof,
+  ordinal = excluded.ordinal, state = excluded.state, result =
+  -- use: kept_result
+  , problem = excluded.problem, error = excluded.error, proof = excluded.proof,
   ended_at = excluded.ended_at, last_called_at = excluded.last_called_at
 RETURNING tenant, key
 
@@ -88,7 +91,9 @@ DELETE FROM last_commit WHERE at < extract(epoch FROM clock_timestamp()) - 30 * 
 SELECT pg_notify('perdure', :schema)
 
 -- name: claim_unlimited
--- Wakes what is due, picks, claims, and reads what was claimed.
+-- Wakes what is due, picks, claims, and reads what was claimed. A lease is locked as it is then, but
+-- messages are read as of the start of the statement, and so is the counter of news: a message that
+-- comes in between is news to the owner.
 WITH moment AS MATERIALIZED (
   SELECT extract(epoch FROM statement_timestamp())::float8 AS now
 ), wanted AS MATERIALIZED (
@@ -149,7 +154,7 @@ WITH moment AS MATERIALIZED (
   UPDATE lease SET owner = :owner, epoch = epoch + 1, until = now + :lease, claims = claims + 1,
                    ready = 0, due_at = NULL, since = now
   FROM moment WHERE job_id = ANY(ARRAY(SELECT job_id FROM picked))
-  RETURNING job_id, queue, tag, epoch, claims, news, lease.worked AS worked_before
+  RETURNING job_id, queue, tag, epoch, claims, lease.worked AS worked_before
 ), started AS (
   UPDATE job SET
     state = CASE state WHEN 'COMPENSATING' THEN state ELSE 'RUNNING' END,
@@ -164,7 +169,8 @@ WITH moment AS MATERIALIZED (
 SELECT id, tenant, "user", started.name, version, state, started.queue, priority, input, plan,
        result, error, wait, request, key, parent, parent_seq, forked_from, created_at,
        started_at, ended_at, deadline_at, NULL, :owner::text, claimed.epoch, claims,
-       budget_of, 0, labels, worked_before, NULL, news, now, tag,
+       budget_of, 0, labels, worked_before, NULL,
+       (SELECT news FROM lease WHERE lease.job_id = started.id), now, tag,
        (SELECT 1 FROM journal WHERE journal.job_id = started.id LIMIT 1) IS NULL
        AND (SELECT 1 FROM message WHERE message.job_id = started.id AND taken_at IS NULL LIMIT 1) IS NULL
        AND (claimed.epoch = 1

@@ -42,9 +42,9 @@ SELECT name FROM queue WHERE paused = 1
 -- name: keep_plan_kind
 INSERT INTO plan_kind (kind, steps) VALUES (:kind, :steps) ON CONFLICT DO NOTHING
 
--- name: queue_tokens
-SELECT tokens, tokens_at FROM queue WHERE name = :queue
+-- name: queue_claimed
+SELECT claimed FROM queue WHERE name = :queue
 
--- name: set_tokens
-INSERT INTO queue (name, tag, tokens, tokens_at) VALUES (:queue, 0, :tokens, :at)
-ON CONFLICT (name) DO UPDATE SET tokens = excluded.tokens, tokens_at = excluded.tokens_at
+-- name: set_claimed
+INSERT INTO queue (name, tag, claimed) VALUES (:queue, 0, :claimed)
+ON CONFLICT (name) DO UPDATE SET claimed = excluded.claimed

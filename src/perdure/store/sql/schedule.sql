@@ -8,8 +8,16 @@ ON CONFLICT (tenant, name) DO UPDATE SET
   next_at = CASE WHEN schedule.cron = excluded.cron AND schedule.timezone = excluded.timezone
                  THEN schedule.next_at ELSE excluded.next_at END
 
--- name: schedules
+-- name: lock_schedule
 SELECT name, cron, job, timezone, catch_up, paused, next_at, last_at FROM schedule
+WHERE tenant = :tenant AND name = :name
+FOR UPDATE  -- postgres
+
+-- name: change_schedule_job
+UPDATE schedule SET job = :job WHERE tenant = :tenant AND name = :name
+
+-- name: schedules
+SELECT name, cron, job, timezone, catch_up, paused, next_at, last_at, tenant FROM schedule
 WHERE cron <> ''
   AND tenant = :tenant  -- if tenant
 ORDER BY tenant, name

@@ -11,7 +11,9 @@ WHERE true
 ON CONFLICT (job_id, seq) DO UPDATE SET
   id = excluded.id,  -- another id is refused: see journal_place
   state = excluded.state, attempt = excluded.attempt, input = coalesce(excluded.input, input),
-  output = excluded.output, error = excluded.error, checkpoint = excluded.checkpoint,
+  output =
+  -- use: kept_output
+  , error = excluded.error, checkpoint = excluded.checkpoint,
   checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
   started_at = coalesce(excluded.started_at, started_at), ended_at = excluded.ended_at,
   key = excluded.key
@@ -31,14 +33,16 @@ FROM lease
 WHERE job_id = :id AND owner = :owner AND epoch = :epoch
 ON CONFLICT (tenant, key) DO UPDATE SET
   job_id = excluded.job_id, step = excluded.step, part = excluded.part,
-  ordinal = excluded.ordinal, state = excluded.state, result = excluded.result,
-  problem = excluded.problem, error = excluded.error, proof = excluded.proof,
+  ordinal = excluded.ordinal, state = excluded.state, result =
+  -- use: kept_result
+  , problem = excluded.problem, error = excluded.error, proof = excluded.proof,
   ended_at = excluded.ended_at, last_called_at = excluded.last_called_at
 
 -- name: change_effect
 UPDATE effect SET state = :state, result = :result, problem = :problem, error = :error,
                   proof = :proof, ended_at = :ended_at, last_called_at = :last_called_at
 WHERE tenant = :tenant AND key = :key AND job_id = :id
+  AND (state <> 'DONE' OR :state <> 'DONE')  -- once more: `upsert_effect` knows what is kept
   AND EXISTS (SELECT 1 FROM lease WHERE job_id = :id AND owner = :owner AND epoch = :epoch)
 
 -- name: boot

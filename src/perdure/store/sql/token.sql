@@ -1,21 +1,22 @@
 -- name: insert_token
-INSERT INTO token (id, hash, tenant, principal, created_by, created_at, expires_at, data)
-VALUES (:id, :hash, :tenant, :principal, :created_by, :created_at, :expires_at, :data)
+INSERT INTO token (id, hash, tenant, principal, created_by, makers, created_at, expires_at, data)
+VALUES (:id, :hash, :tenant, :principal, :created_by, :makers, :created_at, :expires_at, :data)
 
 -- name: token_makers
-SELECT DISTINCT created_by FROM token
-WHERE principal = :principal AND (tenant = :tenant OR tenant IS NULL)
+SELECT DISTINCT makers FROM token
+WHERE principal = :principal
+  AND (tenant = :tenant OR tenant IS NULL)  -- if tenant
 
 -- name: token_by_hash
-SELECT id, hash, tenant, principal, created_by, created_at, expires_at, revoked_at, last_used_at, data
+SELECT id, hash, tenant, principal, created_by, created_at, expires_at, revoked_at, last_used_at, data, makers
 FROM token WHERE hash = :hash
 
 -- name: token
-SELECT id, hash, tenant, principal, created_by, created_at, expires_at, revoked_at, last_used_at, data
+SELECT id, hash, tenant, principal, created_by, created_at, expires_at, revoked_at, last_used_at, data, makers
 FROM token WHERE id = :id
 
 -- name: api_tokens
-SELECT id, hash, tenant, principal, created_by, created_at, expires_at, revoked_at, last_used_at, data
+SELECT id, hash, tenant, principal, created_by, created_at, expires_at, revoked_at, last_used_at, data, makers
 FROM token
 WHERE tenant = :tenant  -- if tenant
 ORDER BY created_at DESC, id
@@ -45,6 +46,8 @@ DELETE FROM session WHERE token_id = :id
 
 -- name: delete_sessions_of_person
 DELETE FROM session WHERE person = :person
+  AND tenant IS :tenant  -- sqlite
+  AND tenant IS NOT DISTINCT FROM :tenant  -- postgres
 
 -- name: delete_old_sessions
 DELETE FROM session WHERE expires_at < :now

@@ -34,6 +34,10 @@ WHERE heartbeat_at < :limit AND (SELECT 1 FROM lease WHERE lease.owner = worker.
 -- name: keep_fact
 INSERT INTO fact (name, value) VALUES (:name, :value) ON CONFLICT DO NOTHING
 
+-- name: put_fact
+INSERT INTO fact (name, value) VALUES (:name, :value)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
 -- name: key_facts
 -- The keys that payloads of this store are, or were, encrypted with.
 SELECT name FROM fact WHERE name >= 'encryption key ' AND name < 'encryption key!' ORDER BY name
@@ -43,3 +47,9 @@ DELETE FROM fact WHERE name = :name
 
 -- name: fact
 SELECT value FROM fact WHERE name = :name
+
+-- name: running_of
+-- Of jobs that are owned, which are as many as all workers can have.
+SELECT owner, count(*) FROM lease
+WHERE owner >= '' AND tenant = :tenant
+GROUP BY owner

@@ -10,6 +10,10 @@ not by inline writes: nobody deletes the log alone, and the thread notices it so
 since with less a power cut loses commits that were acknowledged; not on a network file system,
 where SQLite's locks do not work.
 
+**Another process may hold the write lock.** SQLite waits for it (`BUSY_SECONDS`), then we try
+again a few times. `refusal` is the one place that decides what then happens, and `patiently` runs
+whatever may need the lock; see `watch` for a holder that is stopped.
+
 **Statements.** The journal is upserted with few, fixed numbers of rows in a statement: after each
 statement the thread must wait for the interpreter again, and a fixed text stays prepared.
 """
@@ -20,10 +24,11 @@ import shlex
 import sqlite3
 import stat
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -41,9 +46,12 @@ from perdure.base.errors import (
 from perdure.base.retry import Retry
 from perdure.jobs.audit import AuditDraft
 from perdure.jobs.effect import EffectState
-from perdure.store.sealing import KEY_FACT, Sealing, all_statements, keys_for, used_keys
+from perdure.store.sealing import Sealing, all_statements, keys_for, used_keys
+from perdure.store.sqlite.watch import kill_lock_holder, stopped_lock_holder
 from perdure.store.statements import Row, only
 from perdure.store.verbs.audit import append
+
+T = TypeVar("T")
 
 _log = logging.getLogger("perdure.store")
 
@@ -66,10 +74,13 @@ _LEFT = (
 class DatabaseFile:
     """The file of a store, the same for all its connections."""
 
-    def __init__(self, path: str | Path, *, force_network: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, *, force_network: bool = False, kill_stopped: bool = False
+    ) -> None:
         # Absolute: a program may change its folder, and a later connection must find the same file.
         self.path = Path(path).absolute()
         self.force_network = force_network
+        self.kill_stopped = kill_stopped  # whoever holds the write lock while it is stopped
         self.log = f"{self.path}-wal"
         self._main = str(self.path)
         self._opened: dict[str, _Identity] = {}
@@ -162,7 +173,9 @@ def _identity(path: str) -> _Identity:
 
 _OLDEST: Final = (3, 37, 0)  # STRICT tables; RETURNING is older
 BUSY_SECONDS: Final = 5.0
-_OPENING: Final = Retry(attempts=40, initial_delay="5ms", max_delay="250ms", jitter=0.5)
+_BUSY: Final = Retry(attempts=6, initial_delay="5ms", max_delay="200ms", jitter=0.5)
+# Many may open the same new file: only if it takes long, somebody looks for who has locked it.
+_OPENING: Final = Retry(attempts=12, initial_delay="5ms", max_delay="250ms", jitter=0.5)
 
 
 def connect(file: DatabaseFile, *, reads_only: bool = False) -> sqlite3.Connection:
@@ -184,7 +197,7 @@ def connect(file: DatabaseFile, *, reads_only: bool = False) -> sqlite3.Connecti
     try:
         database = sqlite3.connect(
             f"file:{quote(str(path))}?mode=rw",  # if it went away in between, it stays away
-            timeout=BUSY_SECONDS,
+            timeout=0.0,
             isolation_level=None,
             check_same_thread=False,
             uri=True,
@@ -193,11 +206,9 @@ def connect(file: DatabaseFile, *, reads_only: bool = False) -> sqlite3.Connecti
         raise translate(error, path) from error
     try:
         file.check()
-        _prepare_with_retries(database, reads_only=reads_only)
-    except BaseException as error:
+        patiently(file, partial(_prepare_with_retries, database, reads_only=reads_only))
+    except BaseException:
         database.close()
-        if isinstance(error, sqlite3.Error):
-            raise translate(error, path) from error
         raise
     return database
 
@@ -226,12 +237,19 @@ def _check_library() -> None:
 def _prepare(database: sqlite3.Connection, *, reads_only: bool) -> None:
     if reads_only:
         database.execute("PRAGMA query_only = ON")
+        set_busy_timeout(database, BUSY_SECONDS)
         return
     (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise StoreError(f"SQLite can open this file only in journal mode {mode!r}, not in WAL")
     # Not NORMAL: that would lose acknowledged commits when the power fails.
     database.execute("PRAGMA synchronous = FULL")
+    set_busy_timeout(database, BUSY_SECONDS)
+
+
+def set_busy_timeout(database: sqlite3.Connection, seconds: float) -> None:
+    """Set how long SQLite waits for others by itself."""
+    database.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
 
 # Errors
@@ -241,6 +259,10 @@ _FULL = "no disk space is left to write {path}: free some; what was acknowledged
 _READ_ONLY = "{path} cannot be written: check its permissions and its disk"
 _CLOSED = "cannot open {path}: {error}; check that it may be read and written"
 _LOCKED = "{path} is locked by another process: look for one that is stopped or busy"
+_STOPPED = (
+    "{path} is locked by process {pid}, which is stopped (by a signal or a debugger): continue it "
+    "or end it. With kill_stopped_writer=1 in the URL, perdure kills such a process"
+)
 _UNSOUND = "{path} is damaged, or not a SQLite database: {error}"
 _MEANINGS: Final[dict[int, tuple[type[Exception], str]]] = {
     sqlite3.SQLITE_FULL: (StoreFull, _FULL),
@@ -272,13 +294,51 @@ def translate(error: sqlite3.Error, path: Path) -> Exception:
     return kind(text.format(path=path, error=error))
 
 
+def patiently(file: DatabaseFile, work: Callable[[], T], attempts: int = _BUSY.attempts) -> T:
+    """Return what some work returns that may need the write lock, and changes nothing without it.
+
+    Raises:
+        StoreError: It cannot be done; see `refusal`.
+    """
+    failures = 0
+    while True:
+        try:
+            return work()
+        except sqlite3.Error as error:
+            failures += 1
+            refused = refusal(error, file, failures, attempts)
+            if refused is not None:
+                raise refused from error
+
+
+def refusal(
+    error: sqlite3.Error, file: DatabaseFile, failures: int, attempts: int = _BUSY.attempts
+) -> Exception | None:
+    """Return why SQLite did not do something; None: try it again, the lock may be free now.
+
+    A stopped process that holds the lock is named; it is killed if the URL of the store says so.
+    """
+    stopped = stopped_lock_holder(file.path) if is_busy(error) else None
+    if stopped is not None and file.kill_stopped:
+        if kill_lock_holder(stopped, file.path):
+            return None
+    elif stopped is not None and failures == 1:
+        _log.error("%s", _STOPPED.format(path=file.path, pid=stopped))
+    if is_busy(error) and failures < attempts:
+        threading.Event().wait(_BUSY.delay(failures))
+        return None
+    if stopped is not None:
+        return StoreUnreachable(_STOPPED.format(path=file.path, pid=stopped))
+    return explain(error, file)
+
+
 def is_busy(error: sqlite3.Error) -> bool:
     """Whether another process held the lock: nothing was done, so it can be retried."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def is_broken(error: sqlite3.Error) -> bool:
+def is_broken(error: BaseException | None) -> bool:
     """Whether the connection must be reopened."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
     return code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL)
@@ -325,7 +385,7 @@ _LEAN = f"({', '.join('?' * 9)}, NULL, NULL, ?, NULL, ?, ?, ?, ?, NULL)"
 def _upserts(entry: str) -> Statements:
     """Return the upserts by their numbers of rows, the largest first."""
     return {
-        size: _STATEMENTS["upsert_entries"].format(entries=", ".join([entry] * size))
+        size: _STATEMENTS["upsert_entries"].replace("{entries}", ", ".join([entry] * size))
         for size in (64, 8, 1)
     }
 
@@ -448,6 +508,10 @@ class SealedSqliteSession(Sealing, SqliteSession):
     def many_sealed(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
         return SqliteSession.many(self, name, rows)
 
+    def numbers(self, table: str, count: int) -> Sequence[int]:
+        ((first,),) = self.all(f"next_{table}_no")  # nobody else writes meanwhile
+        return range(first, first + count)
+
     def cursor(self, text: str, values: Mapping[str, Any]) -> sqlite3.Cursor:
         return self.database.execute(text, values)
 
@@ -461,9 +525,3 @@ def with_keys(
     """Return a session that encrypts, if the program has keys or the store has."""
     found = keys_for(keys, used_keys(plain.all("key_facts")))
     return plain if found is None else SealedSqliteSession(plain, found, shows_locked=shows_locked)
-
-
-def register_key(session: SqliteSession) -> None:
-    """Record that payloads are encrypted with a key from now on."""
-    if session.keys is not None and session.keys.writes:
-        session.run("keep_fact", name=KEY_FACT + session.keys.writes, value="")

@@ -84,6 +84,12 @@ def _statements(sql: str) -> Iterator[str]:
             lines.clear()
 
 
+def is_another_boot(session: SqliteSession, boot: str) -> bool:
+    """Whether the file was last used before this start of the machine, or never."""
+    found = session.one("boot")
+    return found is None or found[0] != boot
+
+
 def free_leases_after_boot(session: SqliteSession, boot: str) -> None:
     """Free all jobs if the machine was restarted since the file was last used.
 

@@ -1,7 +1,8 @@
 """The store in one SQLite file, shared by the processes of one machine.
 
 One thread writes and one reads; they see the same file through connections of their own, and WAL
-lets the reader continue while the writer commits. Leases are renewed over a third connection.
+lets the reader continue while the writer commits. Leases are renewed over a third connection, and
+searches, which may take long, have threads and connections of their own.
 """
 
 from collections.abc import Mapping
@@ -14,11 +15,16 @@ from perdure.base.encryption import Encryption
 from perdure.base.errors import StoreFull
 from perdure.jobs.fleet import Known
 from perdure.jobs.model import Claim, QueueLimit
-from perdure.store.db_thread import DbThread
+from perdure.store.db_thread import DbThread, SearchThread
 from perdure.store.sqlite.connection import DatabaseFile
-from perdure.store.sqlite.writer import SqliteReader, SqliteRenewer, SqliteWriter
+from perdure.store.sqlite.writer import (
+    SqliteReader,
+    SqliteRenewer,
+    SqliteSearcher,
+    SqliteWriter,
+)
 from perdure.store.statements import Session
-from perdure.store.store import Store, changes
+from perdure.store.store import SEARCHERS, Store, changes
 
 _WAL_SIZE: Final = 4_200_000  # a little more than SQLite lets the log grow to
 
@@ -63,12 +69,10 @@ class SqliteStore(Store):
         keys: Encryption | None = None,
         shows_locked: bool = False,
     ) -> None:
-        file = DatabaseFile(path, force_network=force_network)
+        file = DatabaseFile(path, force_network=force_network, kill_stopped=kill_stopped_writer)
         writer = DbThread(
             "perdure-writer",
-            SqliteWriter(
-                file, clock, self.tell_watchers, kill_stopped=kill_stopped_writer, keys=keys
-            ),
+            SqliteWriter(file, clock, self.tell_watchers, keys=keys),
             keys=keys,
             announce=self.tell_watchers,
             announce_output=self.tell_readers,
@@ -80,6 +84,13 @@ class SqliteStore(Store):
             reader=DbThread(
                 "perdure-reader", SqliteReader(file, clock, keys, shows_locked=shows_locked)
             ),
+            searchers=[
+                SearchThread(
+                    f"perdure-search-{number}",
+                    SqliteSearcher(file, clock, keys, shows_locked=shows_locked),
+                )
+                for number in range(SEARCHERS)
+            ],
             renewer=SqliteRenewer(file, clock),
             clock=clock or SystemClock(),
         )

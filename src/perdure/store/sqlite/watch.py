@@ -26,13 +26,18 @@ _log = logging.getLogger("perdure.store")
 _IN_MODIFY: Final = 0x2
 _LOOKUP_TIMEOUT: Final = 10.0
 # Run in another process: closing a file of the database drops all locks that this one has on it.
-# 120 is where SQLite keeps the writer's lock in the index of the write-ahead log.
+# SQLite keeps the writer's lock in the index of the write-ahead log, at 120; while a file is not in
+# WAL yet, those of its writer are in the file itself, from 0x40000000 on.
 _FIND_LOCK: Final = """
-import fcntl, struct, sys
-with open(sys.argv[1], "rb+") as file:
-    asked = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 120, 1, 0)
-    kind, _, _, _, pid = struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, asked))
-    print(pid if kind != fcntl.F_UNLCK else 0)
+import fcntl, os, struct, sys
+for path, start, length in ((sys.argv[1] + "-shm", 120, 1), (sys.argv[1], 0x40000000, 2)):
+    if os.path.exists(path):
+        with open(path, "rb+") as file:
+            asked = struct.pack("hhqqi", fcntl.F_WRLCK, 0, start, length, 0)
+            kind, _, _, _, pid = struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        if kind != fcntl.F_UNLCK:
+            sys.exit(print(pid))
+print(0)
 """
 
 
@@ -63,10 +68,9 @@ def inotify_drain(descriptor: int) -> bool:
 
 def lock_holder(database: Path) -> int | None:
     """Return the process that holds the write lock; None if there is none, or it is not known."""
-    index = Path(f"{database}-shm")
-    if sys.platform != "linux" or not index.exists():
+    if sys.platform != "linux":
         return None
-    command = [sys.executable, "-I", "-S", "-c", _FIND_LOCK, str(index)]
+    command = [sys.executable, "-I", "-S", "-c", _FIND_LOCK, str(database)]
     try:
         answer = subprocess.run(command, capture_output=True, timeout=_LOOKUP_TIMEOUT, check=True)  # noqa: S603
         return int(answer.stdout) or None

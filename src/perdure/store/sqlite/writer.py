@@ -1,4 +1,4 @@
-"""The connections of a process to the file: one that writes, one that reads, one that renews.
+"""The connections of a process to the file: those that write, read, search and renew.
 
 **The writer** runs whatever its thread has gathered as one transaction (`execute`): plain writes go
 in a few multi-row statements whose fence is part of the statement. If the number of written rows is
@@ -12,65 +12,62 @@ An inline write never waits for another process: the busy timeout is zero, and w
 is left to the thread, which runs the request again and reports what it finds. Running it twice is
 safe, since an entry is written over itself.
 
-**Another process may hold the write lock.** SQLite waits for it (`BUSY_SECONDS`), then we try
-again a few times. See `watch` for a holder that is stopped.
+**Another process may hold the write lock**: see `connection`. Opening takes it only if there is
+something to write, so that a program that only reads can always be started.
 
 **After each commit the file is checked** before it is acknowledged: see `connection`.
 
-**The reader** has a snapshot for each verb, beside whatever is being written. **The renewer** works
-from any thread over a connection of its own, so that no queue can make a worker lose its leases.
+**The reader** has a snapshot for each verb, beside whatever is being written. **A searcher** is a
+reader that gives up what takes too long. **The renewer** works from any thread over a connection of
+its own, so that no queue can make a worker lose its leases.
 """
 
-import logging
 import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, ParamSpec
 
-from perdure.base.clock import Clock
+from perdure.base.clock import Clock, SystemClock
 from perdure.base.encryption import Encryption
-from perdure.base.errors import JobError, JournalConflict, StoreError, StoreUnreachable
+from perdure.base.errors import (
+    JobError,
+    JournalConflict,
+    QueryTooSlow,
+    StoreError,
+    StoreUnreachable,
+)
 from perdure.base.machine import boot_id
-from perdure.base.retry import Retry
 from perdure.store.db_thread import Connection, Inline, StoreRequest, rounds, writes_of
+from perdure.store.sealing import register, unregistered
 from perdure.store.sqlite.connection import (
     BUSY_SECONDS,
     DatabaseFile,
     SqliteSession,
     connect,
-    explain,
     is_broken,
-    is_busy,
-    register_key,
+    patiently,
+    refusal,
+    set_busy_timeout,
     translate,
     with_keys,
 )
-from perdure.store.sqlite.schema import free_leases_after_boot, migrate
-from perdure.store.sqlite.watch import (
-    inotify_drain,
-    inotify_watch,
-    kill_lock_holder,
-    stopped_lock_holder,
-)
+from perdure.store.sqlite.schema import free_leases_after_boot, is_another_boot, migrate
+from perdure.store.sqlite.watch import inotify_drain, inotify_watch
 from perdure.store.verbs.claim import renew
 from perdure.store.verbs.write import progresses, write_all
 
 P = ParamSpec("P")
 
-_log = logging.getLogger("perdure.store")
-
-_BUSY: Final = Retry(attempts=6, initial_delay="5ms", max_delay="200ms", jitter=0.5)
 _POLL: Final = 0.005  # seconds between looks for others' commits, where there is no inotify
 _FIRST_LOOK: Final = 0.001
 _LOOKS: Final = 10
 _UNWELL: Final = 1.0
 _MAX_INLINE_ROWS: Final = 4
-_STOPPED: Final = (
-    "{path} is locked by process {pid}, which is stopped (by a signal or a debugger): continue it "
-    "or end it. With kill_stopped_writer=1 in the URL, perdure kills such a process"
-)
+_CLOCK: Final = SystemClock()
+_LOOK_EVERY: Final = 5000  # steps of SQLite's machine, well under a millisecond
 
 
 class _Refused(Exception):
@@ -88,7 +85,6 @@ class SqliteWriter(Connection):
         clock: Clock | None,
         changed: Callable[[], None],
         *,
-        kill_stopped: bool,
         keys: Encryption | None = None,
     ) -> None:
         self._file = file
@@ -96,7 +92,6 @@ class SqliteWriter(Connection):
         self._clock = clock
         self._keys = keys
         self._changed = changed  # called when another connection has written
-        self._kill_stopped = kill_stopped
         self._data_version = -1
         self._is_broken = False
         self._is_gone = False  # the file was deleted, moved or replaced
@@ -111,20 +106,27 @@ class SqliteWriter(Connection):
         self._session = SqliteSession(database, self._clock, set())
         try:
             if is_new_to_us:  # never again: a file that lost its tables was replaced
-                migrate(database)
-            self._in_transaction(free_leases_after_boot, self._session, boot_id())
-            self._session = with_keys(self._session, self._keys)
-            register_key(self._session)
-        except BaseException as error:
+                patiently(self._file, partial(migrate, database))
+            patiently(self._file, self._free_leases_after_boot)
+            self._session = patiently(self._file, partial(with_keys, self._session, self._keys))
+            patiently(self._file, self._register)
+        except BaseException:
             database.close()
-            if isinstance(error, sqlite3.Error):
-                raise translate(error, self._path) from error
             raise
         self._file.remember_log()
         self._is_broken = False
         if self._inotify is None:
             self._inotify = inotify_watch(Path(f"{self._path}-wal"))
         return self._inotify
+
+    def _free_leases_after_boot(self) -> None:
+        boot = boot_id()
+        if is_another_boot(self._session, boot):  # asked again once nobody else can answer it
+            self._in_transaction(free_leases_after_boot, self._session, boot)
+
+    def _register(self) -> None:
+        if unregistered(self._session):  # asked again once nobody else can answer it
+            self._in_transaction(register, self._session)
 
     def disconnect(self) -> None:
         self._session.database.close()
@@ -174,35 +176,16 @@ class SqliteWriter(Connection):
             except sqlite3.Error as error:
                 self._roll_back()
                 failures += 1
-                stopped = stopped_lock_holder(self._path) if is_busy(error) else None
-                if self._should_retry(error, failures, stopped):
+                refused = refusal(error, self._file, failures)
+                if refused is None:
                     continue
-                self._fail(requests, error, stopped)
+                refused.__cause__ = error
+                _fail(requests, refused)
+                self._is_broken = is_broken(error)
             return
 
-    def _should_retry(self, error: sqlite3.Error, failures: int, stopped: int | None) -> bool:
-        if stopped is not None and self._kill_stopped:
-            if kill_lock_holder(stopped, self._path):
-                return True
-        elif stopped is not None and failures == 1:
-            _log.error("%s", _STOPPED.format(path=self._path, pid=stopped))
-        if not is_busy(error) or failures >= _BUSY.attempts:
-            return False
-        threading.Event().wait(_BUSY.delay(failures))
-        return True
-
-    def _fail(
-        self, requests: Sequence[StoreRequest], error: sqlite3.Error, stopped: int | None
-    ) -> None:
-        explained = explain(error, self._file)
-        if stopped is not None:
-            explained = StoreUnreachable(_STOPPED.format(path=self._path, pid=stopped))
-        explained.__cause__ = error
-        _fail(requests, explained)
-        self._is_broken = is_broken(error)
-
     def _set_busy_timeout(self, seconds: float) -> None:
-        self._session.database.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
+        set_busy_timeout(self._session.database, seconds)
         self._busy_timeout = seconds
 
     def _together(self, requests: Sequence[StoreRequest]) -> None:
@@ -331,7 +314,7 @@ def _fail(requests: Sequence[StoreRequest], error: Exception) -> None:
 class SqliteReader(Connection):
     """The connection that only reads."""
 
-    _session: SqliteSession
+    _session: SqliteSession | None = None
 
     def __init__(
         self,
@@ -347,40 +330,73 @@ class SqliteReader(Connection):
         self._is_broken = False
 
     def connect(self) -> int | None:
-        database = connect(self._file, reads_only=True)
-        plain = SqliteSession(database, self._clock, set())
-        self._session = with_keys(plain, self._keys, shows_locked=self._shows_locked)
-        self._is_broken = False
+        self._connected()
         return None
 
+    def _connected(self) -> SqliteSession:
+        if self._is_broken:
+            self.disconnect()
+        if self._session is None:
+            database = connect(self._file, reads_only=True)
+            plain = SqliteSession(database, self._clock, set())
+            sealed = partial(with_keys, plain, self._keys, shows_locked=self._shows_locked)
+            self._session = patiently(self._file, sealed)
+            self._is_broken = False
+        return self._session
+
     def disconnect(self) -> None:
-        self._session.database.close()
+        if self._session is not None:
+            self._session.database.close()
+            self._session = None
 
     def execute(self, requests: Sequence[StoreRequest]) -> None:
         for request in requests:
             try:
                 self._file.check()
-                if self._is_broken:
-                    self.disconnect()
-                    self.connect()
-                self._answer(request)
-            except sqlite3.Error as error:
-                request.error = explain(error, self._file)
-                request.error.__cause__ = error
-                self._is_broken = is_broken(error)
+                work = partial(self._answer, request, self._connected())
+                patiently(self._file, work, attempts=1)
+            except StoreError as error:
+                request.error = error
+                self._is_broken = is_broken(error.__cause__)
             except Exception as error:  # noqa: BLE001  whoever asked gets it
                 request.error = error
 
-    def _answer(self, request: StoreRequest) -> None:
-        database = self._session.database
+    def _answer(self, request: StoreRequest, session: SqliteSession) -> None:
+        database = session.database
         database.execute("BEGIN")
         try:
             if request.call is not None:
-                request.result = request.call(self._session)
+                request.result = request.call(session)
         finally:
             # Ended at once, so that no snapshot keeps the write-ahead log from being reused.
             if database.in_transaction:
                 database.execute("ROLLBACK")
+
+
+class SqliteSearcher(SqliteReader):
+    """A connection for searches: it is opened by the first, and gives up slow ones."""
+
+    def connect(self) -> int | None:
+        return None  # until there is something to search
+
+    def _answer(self, request: StoreRequest, session: SqliteSession) -> None:
+        if request.is_given_up:
+            return
+        seconds = request.seconds or 0.0
+        until = _CLOCK.monotonic() + seconds
+
+        def is_over() -> bool:
+            return request.is_given_up or _CLOCK.monotonic() > until
+
+        session.database.set_progress_handler(is_over, _LOOK_EVERY)
+        try:
+            super()._answer(request, session)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                raise QueryTooSlow(seconds) from error
+            raise
+        finally:
+            session.database.set_progress_handler(None, 0)
 
 
 class SqliteRenewer:
@@ -398,12 +414,14 @@ class SqliteRenewer:
             if self._session is None:
                 self._session = SqliteSession(connect(self._file), self._clock, set())
             try:
-                # A single statement that writes: a transaction of its own.
-                kept = renew(self._session, owner, held, lease)
-            except sqlite3.Error as error:
-                if is_broken(error):
+                # A single statement that writes: a transaction of its own. It is not repeated for
+                # long: the leases may be others' by now.
+                work = partial(renew, self._session, owner, held, lease)
+                kept = patiently(self._file, work, attempts=1)
+            except StoreError as error:
+                if is_broken(error.__cause__):
                     self._disconnect()
-                raise explain(error, self._file) from error
+                raise
             self._file.check()
             return kept
 

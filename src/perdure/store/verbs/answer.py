@@ -5,6 +5,7 @@ the transaction of the change, so a request that was interrupted goes on behind 
 key that was given up may be taken by another: the first taker can then change nothing more.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from perdure.base.errors import IllegalTransition
@@ -31,6 +32,7 @@ class KeyedAnswer(NamedTuple):
     done: list[str]
     status: int | None
     body: str | None
+    needs: tuple[str, ...] = ()  # the permissions without which nobody gets it again
 
 
 def begin_answer(session: Session, key: RequestKey, digest: str) -> KeyedAnswer:
@@ -43,7 +45,8 @@ def begin_answer(session: Session, key: RequestKey, digest: str) -> KeyedAnswer:
             session.run("retake_answer", **whose, now=now, before=now - _GIVEN_UP)
     found = session.one("answer", **_place(key))
     assert found is not None
-    return KeyedAnswer(found[0], found[1], found[2].split("\n")[:-1], found[3], found[4])
+    digest, taker, done, status, body, needs = found
+    return KeyedAnswer(digest, taker, done.split("\n")[:-1], status, body, tuple(needs.split()))
 
 
 def note_done(session: Session, key: RequestKey, line: str) -> None:
@@ -56,9 +59,15 @@ def note_done(session: Session, key: RequestKey, line: str) -> None:
         raise IllegalTransition("another request with the same key has taken over: ask again")
 
 
-def keep_answer(session: Session, key: RequestKey, status: int, body: str) -> None:
-    """Keep the answer to a request, unless another has taken its key."""
-    session.run("keep_answer", **key._asdict(), status=status, body=body)
+def keep_answer(
+    session: Session, key: RequestKey, status: int, body: str, needs: Iterable[str] = ()
+) -> None:
+    """Keep the answer to a request, unless another has taken its key.
+
+    `needs` are the permissions that it took: who lacks one of them does not get it again.
+    """
+    given = {"status": status, "body": body, "needs": " ".join(sorted(needs))}
+    session.run("keep_answer", **key._asdict(), **given)
 
 
 def give_back_answer(session: Session, key: RequestKey) -> None:

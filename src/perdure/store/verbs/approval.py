@@ -34,28 +34,50 @@ from perdure.jobs.effect import is_of_step
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.store.statements import Session
 from perdure.store.verbs.outbox import channels_asked, put_notices
+from perdure.store.verbs.requester import makers_of
 
-_read = read_approval = msgspec.json.Decoder(Approval).decode
+read_approval = msgspec.json.Decoder(Approval).decode
+_read_names = msgspec.json.Decoder(frozenset[str]).decode
 _read_link = msgspec.json.Decoder(ApprovalLink).decode
+_LATER = 0.001  # seconds
 _NOT_FOUND = Refusal("not found", "there is no such approval")
 
 
 def ask(session: Session, approvals: Iterable[Approval]) -> None:
     """Insert approvals; one that exists already is not asked for again."""
-    asked = [replace(each, makers=_makers(session, each)) for each in approvals]
-    session.many("insert_approval", [_row(each) for each in asked])
+    asked = [_with_makers(session, each) for each in approvals]
+    session.many("insert_approval", [_row(_as_latest(session, each)) for each in asked])
 
 
-def _makers(session: Session, approval: Approval) -> frozenset[str]:
-    """Return who made the tokens of the program that submitted the job of an approval."""
-    found = session.all("token_makers", principal=approval.requester, tenant=approval.tenant)
-    return frozenset(each[0] for each in found) - {approval.requester}
+def _as_latest(session: Session, approval: Approval) -> Approval:
+    """Return an approval that is later than all others of its step, also if a clock was set back.
+
+    Otherwise an older answer would be taken for the answer to this question, which would be asked
+    again and again.
+    """
+    before = approval_of_step(session, approval.job_id, approval.step)
+    if before is None or before.created_at < approval.created_at:
+        return approval
+    return replace(approval, created_at=before.created_at + _LATER)
+
+
+def _with_makers(session: Session, approval: Approval) -> Approval:
+    found = makers_of(session, approval.requester, approval.tenant)
+    return replace(approval, makers=frozenset(found))
+
+
+def _read(data: str, requesters: str | None) -> Approval:
+    """Return a stored approval, with everybody who has asked for its job up to now."""
+    found = read_approval(data)
+    if requesters is None or requesters == "[]":
+        return found
+    return replace(found, requesters=found.requesters | _read_names(requesters))
 
 
 def approval(session: Session, approval_id: str) -> Approval | None:
     """Return an approval; None if there is none."""
     found = session.one("approval", id=approval_id)
-    return None if found is None else _read(found[0])
+    return None if found is None else _read(*found)
 
 
 def approval_of_step(
@@ -64,7 +86,7 @@ def approval_of_step(
     """Return the latest approval of a step, optionally in a given state."""
     wanted = {} if state is None else {"state": state.value}
     found = session.find("approval_of_step", set(wanted), id=job_id, step=step, **wanted)
-    return _read(found[0][0]) if found else None
+    return _read(*found[0][:2]) if found else None
 
 
 def approvals(
@@ -80,7 +102,7 @@ def approvals(
     wanted = {"state": None if state is None else state.value, "tenant": tenant, "job": job}
     given = {name: value for name, value in {**wanted, "last": last}.items() if value is not None}
     rows = session.find("approvals", set(given), **given, until=until, limit=limit)
-    return [_read(each[0]) for each in rows]
+    return [_read(*each[:2]) for each in rows]
 
 
 # Deciding
@@ -111,10 +133,10 @@ def vote(
     if link is not None:
         _change_link(session, used_link(link, now))
     if result.state is not ApprovalState.PENDING:
-        _tell(session, result, NoticeKind.DECIDED, now)
+        _tell(session, result, NoticeKind.DECIDED)
         session.run("wake", id=old.job_id, now=now)
     elif result.action != old.action:
-        _tell(session, result, NoticeKind.EDITED, now, by=vote.person.id)
+        _tell(session, result, NoticeKind.EDITED, by=vote.person.id)
     return result
 
 
@@ -132,7 +154,7 @@ def delegate(session: Session, approval_id: str, delegation: Delegation) -> Appr
     found = session.one("lock_approval", id=approval_id)
     if found is None:
         return _NOT_FOUND
-    old, now = _read(found[0]), session.now()
+    old, now = _read(*found), session.now()
     by, to = delegation.by, delegation.to.id
     result = delegated(old, delegation, now)
     told = {"approval": old.id, "to": to}
@@ -141,7 +163,7 @@ def delegate(session: Session, approval_id: str, delegation: Delegation) -> Appr
         return result
     _audit(session, old, "approval.delegated", by.id, {**told, "reason": delegation.reason})
     _change(session, old, result)
-    _tell(session, result, NoticeKind.DELEGATED, now, to=to)
+    _tell(session, result, NoticeKind.DELEGATED, to=to)
     return result
 
 
@@ -158,12 +180,12 @@ def withdraw_open(
 ) -> None:
     """Withdraw the open approvals of jobs, or of one step; the people asked are notified."""
     for found in session.all("open_approvals", ids=session.array(job_ids)):
-        old = _read(found[0])
+        old = _read(*found[:2])
         if step is None or is_of_step(old.step, step):
             new = withdraw(old, now)
             _audit(session, old, "approval.withdrawn", "", {"approval": old.id})
             _change(session, old, new)
-            _tell(session, new, NoticeKind.DECIDED, now)
+            _tell(session, new, NoticeKind.DECIDED)
 
 
 # Time
@@ -186,7 +208,7 @@ def tick_approval(session: Session, approval_id: str) -> Approval | None:
     _change(session, old, ticked.approval)
     for kind in ticked.notices:
         _audit(session, old, kind.value, "", {"approval": old.id})
-        _tell(session, ticked.approval, kind, now)
+        _tell(session, ticked.approval, kind)
     if ticked.approval.state is not ApprovalState.PENDING:
         session.run("wake", id=old.job_id, now=now)
     return ticked.approval
@@ -203,7 +225,7 @@ def keep_link(session: Session, link: ApprovalLink) -> None:
 def link(session: Session, link_id: str) -> tuple[ApprovalLink, Approval] | None:
     """Return a link with its approval; None if there is none."""
     found = session.one("link", id=link_id)
-    return None if found is None else (_read_link(found[0]), _read(found[1]))
+    return None if found is None else (_read_link(found[0]), _read(*found[1:3]))
 
 
 def _open(session: Session, approval: Approval, use: LinkUse, now: float) -> ApprovalLink | Refusal:
@@ -233,7 +255,7 @@ def _locked(session: Session, approval_id: str) -> Approval | None:
         return None
     session.one("lock_lease", id=found.job_id)
     locked = session.one("lock_approval", id=approval_id)
-    return None if locked is None else _read(locked[0])
+    return None if locked is None else _read(*locked)
 
 
 def _change(session: Session, old: Approval, new: Approval) -> None:
@@ -242,22 +264,19 @@ def _change(session: Session, old: Approval, new: Approval) -> None:
     session.run("change_approval", **{name: given[name] for name in names}, seen=old.no)
 
 
-def _tell(session: Session, approval: Approval, kind: NoticeKind, now: float, **data: str) -> None:
+def _tell(session: Session, approval: Approval, kind: NoticeKind, **data: str) -> None:
     """Insert a notice for every channel by which the approval was asked for."""
     asked = channels_asked(session, approval.id)
-    put_notices(session, [_notice(each, approval, kind, now, data) for each in asked])
+    put_notices(session, [_notice(each, approval, kind, data) for each in asked])
 
 
-def _notice(
-    channel: str, approval: Approval, kind: NoticeKind, now: float, data: dict[str, str]
-) -> Notice:
+def _notice(channel: str, approval: Approval, kind: NoticeKind, data: dict[str, str]) -> Notice:
     return Notice(
         id=digest("notice", approval.id, channel, kind.value, str(approval.no))[:32],
         tenant=approval.tenant,
         kind=kind,
         job_id=approval.job_id,
         channel=channel,
-        due_at=now,
         approval_id=approval.id,
         data=msgspec.json.encode(data),
     )

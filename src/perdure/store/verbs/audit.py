@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from perdure.jobs.approval import Refusal
-from perdure.jobs.audit import INSTALLATION, AuditDraft, AuditRow, chained
+from perdure.jobs.audit import INSTALLATION, LOWEST, AuditDraft, AuditRow, chained
 from perdure.store.statements import Session
 from perdure.store.verbs.answer import RequestKey, note_done
 
@@ -63,9 +63,11 @@ def audited(
     return result
 
 
-def audit_rows(session: Session, tenant: str, after: int = 0, limit: int = 1000) -> list[AuditRow]:
-    """Return rows of a chain in order: those after a number."""
-    found = session.all("audit_rows", tenant=tenant, after=after, limit=limit)
+def audit_rows(
+    session: Session, tenant: str, first: int = LOWEST, limit: int = 1000
+) -> list[AuditRow]:
+    """Return rows of a chain in order: those from a number on, by default all."""
+    found = session.all("audit_rows", tenant=tenant, first=first, limit=limit)
     return [AuditRow(*each) for each in found]
 
 

@@ -11,6 +11,7 @@ from perdure.jobs.model import JobEvent
 from perdure.jobs.output import pack
 from perdure.store import rows
 from perdure.store.statements import Session
+from perdure.store.verbs.requester import add_requesters
 
 
 def import_job(session: Session, bundle: Bundle, job_id: str, actor: str) -> None:
@@ -29,6 +30,7 @@ def import_job(session: Session, bundle: Bundle, job_id: str, actor: str) -> Non
         session.run("insert_event", **rows.event_row(job_id, event, event.at))
     note = JobEvent(type="imported", data={"job": bundle.job.id}, actor=actor)
     session.run("insert_event", **rows.event_row(job_id, note, session.now()))
+    add_requesters(session, job_id, None, [actor])  # of a tenant that it does not belong to
     for topic in bundle.output:
         _import_topic(session, bundle, job_id, topic)
     now = bundle.job.created_at

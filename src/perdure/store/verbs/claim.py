@@ -9,13 +9,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
+from perdure.base.errors import EncryptionError
+from perdure.jobs.failure import failure_of
 from perdure.jobs.fleet import Known
-from perdure.jobs.model import Claim, Job, JobEvent, JobNews, QueueLimit
+from perdure.jobs.model import Claim, Job, JobChange, JobEvent, JobNews, QueueLimit, Write
+from perdure.jobs.rate import Claims, places_left, still_counting, with_claim
+from perdure.jobs.state import JobState
 from perdure.store import rows as row
 from perdure.store.statements import Row, Session
 from perdure.store.verbs.output import topic
 
 _UNLIMITED = QueueLimit()
+_read_claims = msgspec.json.Decoder(Claims).decode
 
 
 class Grant(NamedTuple):
@@ -85,6 +92,15 @@ def load(session: Session, grants: Sequence[Grant]) -> list[Claim]:
     ]
 
 
+def refused(grant: Grant, owner: str, error: EncryptionError) -> Write:
+    """Return the write that parks a job with a payload that cannot be read."""
+    failure, state = failure_of(error), JobState.NEEDS_ATTENTION
+    change = JobChange(state=state, error=failure.pack(), release=True)
+    note = JobEvent(type="job.needs_attention", data={"error": failure.summary()}, actor=owner)
+    job_id, epoch = grant.job_id, grant.epoch
+    return Write(job_id=job_id, owner=owner, epoch=epoch, job=change, events=(note,))
+
+
 def in_order(grants: Sequence[Grant], loaded: Sequence[Claim]) -> list[Claim]:
     """Return the claims in the order of their grants; those not loaded have nothing but a job."""
     claims = {claim.job.id: claim for claim in loaded}
@@ -119,14 +135,20 @@ def news(session: Session, owner: str) -> list[JobNews]:
     return [JobNews(*each) for each in session.all("news", owner=owner)]
 
 
-def reap(session: Session, limit: int, dead: Sequence[str] = ()) -> list[str]:
-    """Free all jobs of dead owners, and up to `limit` with an expired lease; they are due now."""
+def reap(
+    session: Session, limit: int, dead: Sequence[str] = (), clock: float | None = None
+) -> list[str]:
+    """Free all jobs of dead owners, and up to `limit` with an expired lease; they are due now.
+
+    `clock`: the time, by the clock of the leases, at which they were found to have expired.
+    """
     now = session.now()
     rows: list[Row] = []
     if dead:
         rows += session.all("reap_dead", now=now, dead=session.array(dead))
     if limit > 0:
-        rows += session.all("reap_expired", now=now, clock=session.clock(), limit=limit)
+        found_at = session.clock() if clock is None else clock
+        rows += session.all("reap_expired", now=now, clock=found_at, limit=limit)
     freed: list[str] = [each[0] for each in rows]
     if freed:
         note = JobEvent(type="lease.expired")
@@ -134,11 +156,20 @@ def reap(session: Session, limit: int, dead: Sequence[str] = ()) -> list[str]:
     return freed
 
 
-def expired(session: Session, silence: float) -> tuple[bool, bool]:
+class Expired(NamedTuple):
+    """What one look at all leases and workers has found."""
+
+    lease: bool  # one has run out
+    worker: bool  # one was silent for long
+    clock: float  # the time of the look, by the clock of the leases
+
+
+def expired(session: Session, silence: float) -> Expired:
     """Return whether a lease has run out, and whether a worker was silent for so many seconds."""
     clock = session.clock()
     found = session.one("expired", clock=clock, limit=clock - silence)
-    return (False, False) if found is None else (bool(found[0]), bool(found[1]))
+    assert found is not None
+    return Expired(bool(found[0]), bool(found[1]), clock)
 
 
 class Outlook(NamedTuple):
@@ -270,12 +301,12 @@ class _Kinds:
 def _serve(
     session: Session, picked: Sequence[_Candidate], queues: Mapping[str, QueueLimit]
 ) -> None:
-    """Record what was taken: the tag that is served now, and the tokens of the rate."""
+    """Record what was taken: the tag that is served now, and what counts for the rate."""
     for queue, limit in queues.items():
         tags = [each.tag for each in picked if each.queue == queue]
         if tags:
             session.best_effort("set_served", queue=queue, tag=max(tags))
-            _take_tokens(session, queue, limit, len(tags))
+            _count(session, queue, limit, len(tags))
 
 
 # Limits of a queue
@@ -292,27 +323,27 @@ def _capacity(session: Session, queue: str, limit: QueueLimit, free: int) -> _Ca
     if limit.running is not None:
         free = min(free, limit.running - running.total())
     if limit.rate is not None:
-        free = min(free, int(_tokens(session, queue, limit)))
+        free = min(free, places_left(_counting(session, queue, limit), limit.rate))
     return _Capacity(free, limit.running_per_tenant, running)
 
 
-def _take_tokens(session: Session, queue: str, limit: QueueLimit, taken: int) -> None:
-    """Take this many tokens from the rate limit of the queue."""
+def _count(session: Session, queue: str, limit: QueueLimit, taken: int) -> None:
+    """Count this many claims for the rate of the queue."""
     if limit.rate is not None:
-        left = _tokens(session, queue, limit) - taken
-        session.run("set_tokens", queue=queue, tokens=left, at=session.clock())
+        counting = _counting(session, queue, limit)
+        _keep_counting(session, queue, with_claim(counting, session.clock(), taken))
 
 
-def _tokens(session: Session, queue: str, limit: QueueLimit) -> float:
-    """Return what is in the token bucket: it holds `rate` claims and fills in `per` seconds."""
-    assert limit.rate is not None
-    tokens, at = session.one("queue_tokens", queue=queue) or (None, None)
-    if tokens is None or at is None:
-        return limit.rate
+def _counting(session: Session, queue: str, limit: QueueLimit) -> Claims:
+    """Return the claims that count for the rate of the queue."""
+    found = session.one("queue_claimed", queue=queue)
+    kept: Claims = _read_claims(found[0]) if found and found[0] else ()
     clock = session.clock()
-    if at > clock:
-        # The clock was ahead, or counts from another start of the machine. The time is corrected
-        # in the database; otherwise the bucket would not fill until the clock is there again.
-        session.run("set_tokens", queue=queue, tokens=tokens, at=clock)
-        at = clock
-    return min(limit.rate, tokens + (clock - at) * limit.rate / limit.per)
+    counting = still_counting(kept, clock, limit.per)
+    if any(at > clock for at, _ in kept):  # the clock was ahead: corrected in the database, too
+        _keep_counting(session, queue, counting)
+    return counting
+
+
+def _keep_counting(session: Session, queue: str, claims: Claims) -> None:
+    session.run("set_claimed", queue=queue, claimed=msgspec.json.encode(claims).decode())

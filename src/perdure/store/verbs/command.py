@@ -18,6 +18,7 @@ from perdure.store.statements import Session
 from perdure.store.verbs.approval import withdraw_open
 from perdure.store.verbs.effect import effects, settle
 from perdure.store.verbs.outbox import close_alerts
+from perdure.store.verbs.requester import add_requesters
 from perdure.store.verbs.submit import take_turns
 from perdure.store.verbs.write import end_jobs
 
@@ -44,6 +45,7 @@ class _JobNow(NamedTuple):
     worked: float  # seconds, if it has ended
     error: str | None = None  # why it stopped
     undoing: bool = False  # what it did is being undone, whatever its state
+    root: str = ""  # the first job of its tree
 
 
 class _Decision(NamedTuple):
@@ -68,12 +70,23 @@ def command(session: Session, command: Command) -> None:
     elif command.action == "skip":
         _skip(session, job, command)
     _apply(session, job, decision)
+    if command.action != "pause" and not command.by_worker:  # a cancel may begin an undo
+        add_requesters(session, job.root, job.tenant, [command.actor])
     _close_alerts(session, job, decision, command)
     given = {"reason": command.reason, "seq": command.seq, "effect": command.effect}
     given["choice"] = command.choice
     data = {name: value for name, value in given.items() if value not in (None, "")}
     note = JobEvent(type=f"{command.action}.asked", data=data, actor=command.actor)
-    session.run("insert_event", **rows.event_row(job.id, note, session.now()))
+    session.run("insert_event", **rows.event_row(job.id, note, _latest(session, job.id)))
+
+
+def _latest(session: Session, job_id: str) -> float:
+    """Return the time, or that of the job's last event if a clock was set back since.
+
+    A job is told to continue *after* a decision: see `has_event`.
+    """
+    found = session.one("last_event_at", id=job_id)
+    return max(session.now(), 0.0 if found is None else found[0] or 0.0)
 
 
 def _close_alerts(session: Session, job: _JobNow, decision: _Decision, command: Command) -> None:
@@ -174,7 +187,7 @@ def _locked_job(session: Session, job_id: str) -> _JobNow:
     found = session.one("job_state", id=job_id)
     if found is None:
         raise JobNotFound(job_id)
-    state, request, paused_from, queue, tenant, priority, last_epoch, error, worked = found
+    state, request, paused_from, queue, tenant, priority, last_epoch, error, worked, root = found
     epoch = last_epoch if epoch is None else epoch
     undoing = _S.COMPENSATING in (state, paused_from) or (
         state in _STOPPED and session.one("has_undo", id=job_id) is not None
@@ -192,6 +205,7 @@ def _locked_job(session: Session, job_id: str) -> _JobNow:
         worked,
         error,
         undoing,
+        root,
     )
 
 
@@ -380,10 +394,11 @@ def _skip(session: Session, job: _JobNow, asked: Command) -> None:
 
 
 def send(session: Session, job_id: str, topic: str, payload: bytes, key: str | None = None) -> bool:
-    """Store a message for a job and wake it; return False if the key was sent before.
+    """Store a message for a job and wake it; return False if the job already has the key.
 
     Raises:
-        JobNotFound, IllegalTransition: There is no such job, or it will read no more messages.
+        JobNotFound: There is no such job.
+        IllegalTransition: It has ended, and the message would be new.
     """
     found, now = session.one("has_ended", id=job_id), session.now()
     if found is None:

@@ -1,5 +1,6 @@
 """Tokens, sessions of browsers, and links that sign in once."""
 
+import msgspec
 from msgspec.structs import replace
 
 from perdure.jobs.credential import EXACT_TO, SessionRow, TokenRow
@@ -19,6 +20,7 @@ def add_token(session: Session, token: TokenRow, lifetime: float | None) -> Toke
         tenant=made.tenant,
         principal=made.principal,
         created_by=made.created_by,
+        makers=msgspec.json.encode(made.makers).decode(),
         created_at=made.created_at,
         expires_at=made.expires_at,
         data=made.data,
@@ -65,6 +67,7 @@ def _token(row: Row) -> TokenRow:
         revoked_at=row[7],
         last_used_at=row[8],
         data=row[9],
+        makers=msgspec.json.decode(row[10], type=tuple[str, ...]),
     )
 
 
@@ -128,9 +131,12 @@ def end_session(session: Session, hash: str) -> bool:  # noqa: A002
     return bool(session.run("delete_session", hash=hash))
 
 
-def end_sessions(session: Session, person: str) -> int:
-    """Sign a person out everywhere; return how many sessions they had."""
-    return session.run("delete_sessions_of_person", person=person)
+def end_sessions(session: Session, person: str, tenant: str | None) -> int:
+    """Sign a person of a tenant out everywhere; return how many sessions they had.
+
+    The same id in another tenant, or in none, is another person.
+    """
+    return session.run("delete_sessions_of_person", person=person, tenant=tenant)
 
 
 # Links

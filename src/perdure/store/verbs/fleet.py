@@ -1,6 +1,7 @@
 """The fleet: which workers are alive, what they know, and which queues are paused."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from perdure.base.codec import digest
 from perdure.jobs.fleet import Definitions, Fleet, PublishedDefinitions, QueueCounts, fleet_worker
@@ -37,9 +38,16 @@ def _definitions(found: Sequence[Row]) -> list[PublishedDefinitions]:
     ]
 
 
+class Heard(NamedTuple):
+    """The answer to a heartbeat."""
+
+    workers: int  # that are alive
+    now: float  # by the store's clock
+
+
 def heartbeat(
     session: Session, owner: str, info: bytes | None, definitions: str = "", lately: float = 120.0
-) -> int:
+) -> Heard:
     """Register a worker, or record that it is alive; `info` None removes it.
 
     Args:
@@ -50,7 +58,7 @@ def heartbeat(
         lately: Within how many seconds a worker counts as alive.
 
     Returns:
-        How many workers are alive.
+        How many workers are alive, and the time.
     """
     clock = session.clock()
     if info is None:
@@ -59,7 +67,7 @@ def heartbeat(
         given = {"info": info.decode(), "definitions": definitions, "clock": clock}
         session.run("register_worker", owner=owner, **given)
     found = session.one("count_workers", since=clock - lately)
-    return found[0] if found else 0
+    return Heard(found[0] if found else 0, session.now())
 
 
 def workers(session: Session) -> list[WorkerRow]:
@@ -78,6 +86,11 @@ def _workers(found: Sequence[Row]) -> list[WorkerRow]:
         )
         for owner, age, info, digest, running in found
     ]
+
+
+def running_of(session: Session, tenant: str) -> dict[str, int]:
+    """Return how many jobs of a tenant each worker has."""
+    return {owner: number for owner, number in session.all("running_of", tenant=tenant)}  # noqa: C416  rows are no pairs to the type checker
 
 
 def forget_workers(session: Session, silent_for: float) -> None:

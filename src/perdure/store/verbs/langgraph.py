@@ -28,6 +28,7 @@ from perdure.jobs.graph_thread import (
 )
 from perdure.store.sealing import chunk_names
 from perdure.store.statements import Row, Session
+from perdure.store.verbs.reseal import copy_sealed
 
 _read_versions = msgspec.json.Decoder(dict[str, str]).decode
 _read_deltas = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -181,7 +182,7 @@ def _checkpoint(row: Row) -> GraphCheckpoint:
 
 
 def _writes(session: Session, where: dict[str, str], id: str) -> list[GraphWrite]:
-    rows = session.all("graph_writes", **where, id=id)
+    rows = session.all("graph_writes", **where, checkpoint=id)
     return [GraphWrite(task, path, idx, name, bytes(data)) for task, path, idx, name, data in rows]
 
 
@@ -191,7 +192,7 @@ def _values(
     values: dict[str, LoadedValue] = {}
     if not versions:
         return values
-    for channel, data, pieces in session.all("graph_values", **where, versions=_json(versions)):
+    for channel, _, data, pieces in session.all("graph_values", **where, versions=_json(versions)):
         if pieces is None:
             values[channel] = LoadedValue(bytes(data))
         else:
@@ -259,8 +260,10 @@ def copy_graph_thread(session: Session, tenant: str, thread: str, target: str) -
     where = {"tenant": tenant, "thread": thread, "target": target}
     session.one("share_graph_thread", name=lock_name(tenant, thread))
     session.one("share_graph_thread", name=lock_name(tenant, target))
-    for name in ("pieces", "values", "writes", "checkpoints"):
-        session.run(f"copy_graph_{name}", **where)
+    source, copy = {"tenant": tenant, "thread": thread}, {"tenant": tenant, "thread": target}
+    for name in ("piece", "value", "write", "checkpoint"):
+        session.run(f"copy_graph_{name}s", **where)
+        copy_sealed(session, f"langgraph_{name}", source, copy)
 
 
 def lock_name(tenant: str, thread: str) -> str:

@@ -23,8 +23,12 @@ _read = msgspec.json.Decoder(Notice).decode
 
 
 def put_notices(session: Session, notices: Iterable[Notice]) -> None:
-    """Insert notices; one that exists already stays as it is."""
-    session.many("put_notice", [_row(each) for each in notices])
+    """Insert notices; one that exists already stays as it is, and one without a time is due now."""
+    session.many("put_notice", [_row(_dated(session, each)) for each in notices])
+
+
+def _dated(session: Session, notice: Notice) -> Notice:
+    return replace(notice, due_at=session.now()) if notice.due_at is None else notice
 
 
 def take_notices(
@@ -67,7 +71,6 @@ def close_alerts(
         text: Why.
         only: The one alert that it is about, by `alert_key`; otherwise all that end with the job.
     """
-    now = session.now()
     told = [_notice(each) for each in session.all("alerts_of", id=job_id)]
     unclosed = [
         each
@@ -77,7 +80,7 @@ def close_alerts(
         and (each.alert == only if only is not None else each.kind in OF_JOB)
     ]
     if unclosed:
-        put_notices(session, [closing(each, how, text, now) for each in unclosed])
+        put_notices(session, [closing(each, how, text) for each in unclosed])
 
 
 def is_closed(session: Session, notice: Notice) -> bool:

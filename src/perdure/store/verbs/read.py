@@ -36,6 +36,7 @@ _DELETIONS = (
     *("delete_jobs", "delete_journal", "delete_payload", "delete_events", "delete_messages"),
     *(
         "delete_labels",
+        "delete_requesters",
         "delete_traces",
         "delete_output",
         "delete_topics",
@@ -81,6 +82,8 @@ def jobs(session: Session, query: JobQuery) -> list[Job]:
         label = next(iter(labels))
         values |= {"label": label, "label_value": labels.pop(label)}
     present = _present(values | _conditions(session, query, labels))
+    # The narrower bound, so that an index is read from there on.
+    until = min(until, present.get("created_until", until))
     more = {"until": until, "limit": query.limit, "clock": session.clock()}
     rows = session.find(name, set(present), **present, **more)
     return [row.job(each) for each in rows]
@@ -234,6 +237,11 @@ def outcomes(session: Session, job_ids: Sequence[str]) -> list[JobOutcome]:
     return [found[job_id] for job_id in job_ids if job_id in found]
 
 
+def may_run_again(session: Session, job_ids: Sequence[str]) -> set[str]:
+    """Return those of some jobs whose code or compensations may still run, now or later."""
+    return {each[0] for each in session.all("may_run_again", ids=session.array(job_ids))}
+
+
 def _old_trees(session: Session, ended_before: float, limit: int) -> list[str]:
     first = [each[0] for each in session.all("prunable", before=ended_before, limit=limit)]
     parts = session.all("parts", ids=session.array(first)) if first else ()
@@ -242,10 +250,10 @@ def _old_trees(session: Session, ended_before: float, limit: int) -> list[str]:
     return ids + [id for id, root, _ in parts if root not in live]
 
 
-def oldest_end(session: Session) -> float | None:
-    """Return when the job ended that ended first; None if none has ended."""
-    found = session.one("oldest_end")
-    return found[0] if found else None
+def has_old(session: Session, ended_before: float) -> bool:
+    """Whether `prune` may find something to delete."""
+    found = session.one("has_old", before=ended_before, now=session.now())
+    return found is not None and bool(found[0])
 
 
 def prune(session: Session, ended_before: float, limit: int) -> int:
@@ -268,7 +276,8 @@ def violations(session: Session, limit: int = 100) -> list[Violation]:
     for each in INVARIANTS:
         if each.name == "decisions":
             found += _decisions(session, limit)
-        else:
+        # With keys, parts of payloads have other names than entries say: see `sealed_violations`.
+        elif each.name != "payloads" or session.keys is None:
             rows = session.all(each.name, limit=limit)
             found += [Violation(each.name, job_id, what) for job_id, what in rows]
     return found + [Violation(*each) for each in sealed_violations(session, limit)]

@@ -17,11 +17,14 @@ from perdure.jobs.payload import chunk_name, stand_in_of
 from perdure.store import rows
 from perdure.store.sealing import (
     KEY_FACT,
+    PLAIN_FACT,
     TABLES,
+    CheckPlain,
     chunk_names,
-    is_worth_sealing,
     open_value,
     place_of,
+    plain_check,
+    row_of,
     seal_value,
     sealed_by,
     used_keys,
@@ -102,69 +105,90 @@ def _last(table: str, found: Sequence[Mapping[str, Any]]) -> Position | None:
 
 def _keys_of(table: str, values: Mapping[str, Any]) -> Iterator[str]:
     for column in TABLES[table].columns:
-        stored = _stored(values[column])
-        if stored is not None and (key := sealed_by(column, stored)):
-            yield key
-        elif stored is not None and is_worth_sealing(column, stored):
-            yield ""
-
-
-def _stored(value: Any) -> str | bytes | None:
-    return value if value is None or isinstance(value, str) else bytes(value)
+        stored = values[column]
+        if stored is not None:
+            yield from sealed_by(column, stored if isinstance(stored, str) else bytes(stored))
 
 
 def _reseal_row(session: Session, keys: Keys, table: str, values: Mapping[str, Any]) -> None:
+    check = plain_check(session)
     if "digest" not in TABLES[table].key:
-        again = _moved(keys, table, values, values[TABLES[table].row])
-        session.run(f"reseal_{table}", **again)
+        session.run(f"reseal_{table}", **_sealed_again(keys, table, values, values, check))
         return
     # Under its other name; the session seals it.
     where = {name: values[name] for name in TABLES[table].key}
-    place = place_of(table, "data", f"{values[TABLES[table].row]} {values['digest']}")
-    data = keys.open_bytes(place, bytes(values["data"]))
+    place = place_of(table, "data", row_of(table, values))
+    data = open_value(keys, place, "data", values["data"], check)
     if table == "payload":
         digest = chunk_name(zlib.decompress(data))
         session.run("insert_payload", id=values["job_id"], digest=digest, data=data)
     else:
         given = {**where, "digest": piece_name(data), "data": data}
         session.run("insert_graph_piece", **given)
-    session.run(f"reseal_{table}", **where)
+    session.run(f"reseal_old_{table}", **where)
 
 
-def _moved(keys: Keys, table: str, values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return a row whose values were sealed for the row `source`, sealed for its own."""
-    own = values[TABLES[table].row]
-    again = dict(values)
+def _sealed_again(
+    keys: Keys,
+    table: str,
+    values: Mapping[str, Any],
+    source: Mapping[str, Any],
+    check: CheckPlain,
+) -> dict[str, Any]:
+    """Return a row whose values were sealed for the row `source`, sealed for itself."""
+    again, old, own = dict(values), row_of(table, source), row_of(table, values)
     for column in TABLES[table].columns:
         if values[column] is not None:
-            again[column] = _again(keys, table, column, (source, own), values[column])
+            place = place_of(table, column, old)
+            plain = open_value(keys, place, column, values[column], check)
+            again[column] = seal_value(keys, place_of(table, column, own), column, plain)
     return again
 
 
-def _again(keys: Keys, table: str, column: str, rows: tuple[str, str], stored: Any) -> Any:
-    """Return a value that was sealed for a row, sealed for another, or for the same."""
-    source, own = rows
-    if isinstance(stored, str):
-        plain = open_value(keys, table, column, source, stored)
-        return seal_value(keys, table, column, own, plain)
-    data = keys.open_bytes(place_of(table, column, source), bytes(stored))
-    return keys.seal_bytes(place_of(table, column, own), data)
+# Copies of rows
 
 
-def copy_sealed(session: Session, source: str, fork: str) -> None:
-    """Seal the entries that a fork got from its source for itself; they were copied as they are."""
+def copy_sealed(
+    session: Session, table: str, source: Mapping[str, str], copy: Mapping[str, str]
+) -> None:
+    """Seal rows for themselves that were copied as they are, from others of the same table.
+
+    Args:
+        session: The transaction of the copy.
+        table: Which one.
+        source: The first columns of the primary key, of the rows that were copied.
+        copy: The same columns of the copies. A row that was there before is left alone.
+    """
     keys = session.keys
     if keys is None:
         return
+    check = plain_check(session)
     session.run("begin_reseal")
-    after: Position | None = (fork, -1)
+    after: Position | None = (*copy.values(), *first_position(table)[len(copy) :])
     while after is not None:
-        page = _page(session, "journal", after, _PAGE, locked=False)
-        mine = [each for each in page if each["job_id"] == fork]
+        page = _page(session, table, after, _PAGE, locked=False)
+        mine = [row for row in page if all(row[name] == each for name, each in copy.items())]
         for values in mine:
-            session.run("reseal_journal", **_moved(keys, "journal", values, source))
-        after = _last("journal", mine)
+            again = _rebound(keys, table, values, {**values, **source}, check)
+            session.run(f"reseal_{table}", **again)
+        after = _last(table, mine)
     session.run("end_reseal")
+
+
+def _rebound(
+    keys: Keys,
+    table: str,
+    values: Mapping[str, Any],
+    source: Mapping[str, Any],
+    check: CheckPlain,
+) -> dict[str, Any]:
+    try:
+        return _sealed_again(keys, table, values, source, check)
+    except EncryptionError as error:
+        if error.missing:
+            raise
+        # It was there before the copy, and is sealed for itself; or it was moved.
+        return _sealed_again(keys, table, values, values, check)
 
 
 # Which keys a store needs
@@ -195,9 +219,14 @@ def store_keys(session: Session) -> list[str]:
 
 
 def forget_keys(session: Session, ids: Sequence[str]) -> None:
-    """Record that nothing is encrypted with these keys any more."""
+    """Record that nothing is encrypted with these keys any more.
+
+    If this program encrypts, nothing is plain either: plain text is refused from now on.
+    """
     for each in ids:
         session.run("forget_fact", name=KEY_FACT + each)
+    if session.keys is not None and session.keys.writes:
+        session.run("forget_fact", name=PLAIN_FACT)
 
 
 # Rules that look into payloads
@@ -221,16 +250,22 @@ def sealed_violations(session: Session, limit: int) -> list[SealedRule]:
         if not page:
             break
         for row in page:
-            found += _checked(session, session.keys, row)
+            broken = list(_checked(session, session.keys, row))
+            # What belongs to an entry is read after it, and both may be deleted in between.
+            if broken and session.one("entry_id", id=row[0], seq=row[1]) is not None:
+                found += broken
         after = page[-1][0], page[-1][1]
     return found[:limit]
 
 
 def _checked(session: Session, keys: Keys, row: Row) -> Iterator[SealedRule]:
-    job_id, _, id, *rest, given, output, job_state = row
+    job_id, seq, id, *rest, given, output, job_state = row
+    whose, check = row_of("journal", {"job_id": job_id, "seq": seq}), plain_check(session)
     try:
         opened = [
-            None if each is None else open_value(keys, "journal", column, job_id, each)
+            None
+            if each is None
+            else open_value(keys, place_of("journal", column, whose), column, each, check)
             for column, each in (("input", given), ("output", output))
         ]
     except EncryptionError as error:

@@ -4,6 +4,8 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from perdure.jobs.model import NewJob, Schedule
 from perdure.store import rows
 from perdure.store.statements import Session
@@ -35,9 +37,23 @@ def agenda(session: Session, channels: Sequence[str], owner: str = "") -> Agenda
 def put_schedule(session: Session, schedule: Schedule) -> None:
     """Insert or replace a schedule, known by its tenant and name.
 
-    An existing one keeps its next time, unless cron or time zone change, and stays paused.
+    An existing one keeps its next time, unless cron or time zone change, and stays paused. Whoever
+    has resumed it has still asked for its jobs.
     """
+    known = _locked(session, schedule.tenant, schedule.name)
+    if known is not None:
+        schedule = _also_asked_by(schedule, *known.job.requesters)
     session.run("put_schedule", **rows.schedule_row(schedule))
+
+
+def _locked(session: Session, tenant: str, name: str) -> Schedule | None:
+    found = session.one("lock_schedule", tenant=tenant, name=name)
+    return None if found is None else rows.schedule(found)
+
+
+def _also_asked_by(schedule: Schedule, *people: str) -> Schedule:
+    asked = tuple(dict.fromkeys((*schedule.job.requesters, *people)))
+    return replace(schedule, job=replace(schedule.job, requesters=asked))
 
 
 def schedules(session: Session, tenant: str | None = None) -> list[Schedule]:
@@ -52,9 +68,15 @@ def delete_schedule(session: Session, tenant: str, name: str) -> bool:
 
 
 def pause_schedule(
-    session: Session, tenant: str, name: str, next_at: float | None, *, paused: bool
+    session: Session, tenant: str, name: str, next_at: float | None, *, paused: bool, by: str = ""
 ) -> bool:
-    """Pause a schedule, or resume it from a time; return whether it exists."""
+    """Pause a schedule, or resume it from a time; return whether it exists.
+
+    Who resumes it has asked for the jobs that it then submits.
+    """
+    if by and not paused and (known := _locked(session, tenant, name)) is not None:
+        job = rows.schedule_row(_also_asked_by(known, by))["job"]
+        session.run("change_schedule_job", tenant=tenant, name=name, job=job)
     given = {"tenant": tenant, "name": name, "paused": int(paused), "next_at": next_at}
     return bool(session.run("pause_schedule", **given))
 

@@ -14,6 +14,7 @@ from perdure.store import rows
 from perdure.store.sealing import chunk_names
 from perdure.store.statements import Session
 from perdure.store.verbs.budget import grant_first
+from perdure.store.verbs.requester import add_requesters, inherit_requesters
 from perdure.store.verbs.reseal import copy_sealed
 
 
@@ -41,9 +42,15 @@ def submit(session: Session, jobs: Sequence[NewJob], actor: str = "") -> list[Su
         if traced := [{"id": job.id, "parent": job.trace} for job in new if job.trace]:
             session.many("insert_trace", traced)
     for job in new:
-        if job.budget is not None:
-            grant_first(session, job.id, job.budget)
+        _insert_rare(session, job)
     return done
+
+
+def _insert_rare(session: Session, job: NewJob) -> None:
+    if job.budget is not None:
+        grant_first(session, job.id, job.budget)
+    if job.requesters:
+        add_requesters(session, job.id, job.tenant, job.requesters)
 
 
 def fork(session: Session, source: str, job: NewJob, before: int, actor: str) -> str:
@@ -51,11 +58,14 @@ def fork(session: Session, source: str, job: NewJob, before: int, actor: str) ->
 
     Raises:
         JobNotFound: There is no such source.
-        IllegalTransition: An entry among them was undone, or has asked people.
+        IllegalTransition: There is no entry at this place any more, or one among them was undone,
+            or has asked people.
         KeyConflict: The new job exists already.
     """
-    if session.one("has_ended", id=source) is None:
+    if session.one("keep_job", id=source) is None:
         raise JobNotFound(source)
+    if session.one("entry_id", id=source, seq=before) is None:
+        raise IllegalTransition(f"job {source} has begun anew meanwhile: fork it where it is now")
     refused = fork_refusal(session, source, before)
     if refused is not None:
         raise IllegalTransition(refused)
@@ -63,7 +73,8 @@ def fork(session: Session, source: str, job: NewJob, before: int, actor: str) ->
     if not result.created:
         raise KeyConflict(f"there is a job {result.id!r} already; give the fork another id or key")
     session.run("copy_journal", id=job.id, source=source, before=before)
-    copy_sealed(session, source, job.id)
+    inherit_requesters(session, source, job.id, actor)
+    copy_sealed(session, "journal", {"job_id": source}, {"job_id": job.id})
     _copy_payloads(session, source, job.id)
     note = JobEvent(type="forked", data={"job": job.id, "before": before}, actor=actor)
     session.run("insert_event", **rows.event_row(source, note, session.now()))

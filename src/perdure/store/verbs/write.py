@@ -14,6 +14,7 @@ from perdure.base.errors import LeaseLost
 from perdure.jobs.fleet import job_kind
 from perdure.jobs.model import (
     ChildWait,
+    CodeVersion,
     JobChange,
     JobEvent,
     JournalEntry,
@@ -101,6 +102,7 @@ def _write_rest(session: Session, work: _Fenced, now: float) -> None:
     write_effects(session, write, work.effects, now)
     if write.output is not None:
         write_output(session, write.job_id, write.output, now)
+    _change_version(session, write.job_id, write.belongs_to)
     if write.job is not None:
         session.unproven_claims.discard((write.job_id, write.epoch))
         if write.job.state not in ENDED:
@@ -160,11 +162,19 @@ def _change(session: Session, write: Write, change: JobChange, news: int, now: f
         session.run("wake_undoing_parent", id=write.job_id, now=now)
 
 
+def _change_version(session: Session, job_id: str, code: CodeVersion | None) -> None:
+    """Let only workers that know this version of its code claim a job, if one is given."""
+    if code is None:
+        return
+    session.run("change_version", id=job_id, version=code.version)
+    session.run("change_kind", id=job_id, kind=job_kind(code.name, code.version))
+
+
 def _begin_anew(session: Session, job_id: str, begins: NewBeginning) -> None:
     """Give a job other arguments and an empty journal; its large payloads go with the old one."""
-    session.run("begin_anew", id=job_id, version=begins.version, input=rows.text(begins.input))
+    _change_version(session, job_id, CodeVersion(begins.name, begins.version))
+    session.run("begin_anew", id=job_id, input=rows.text(begins.input))
     keep_output(session, job_id)
-    session.run("change_kind", id=job_id, kind=job_kind(begins.name, begins.version))
     session.run("forget_journal", id=job_id, seq=begins.seq)
     session.run("delete_payload", ids=session.array([job_id]))
 
@@ -172,7 +182,7 @@ def _begin_anew(session: Session, job_id: str, begins: NewBeginning) -> None:
 def _release(session: Session, job_id: str, change: JobChange, now: float, *, is_due: bool) -> None:
     """Give up the lease, and say when the job may be claimed again."""
     parked = change.state in _PARKED  # only a person wakes it
-    due_at = None if parked else now if is_due else change.due_at
+    due_at = None if parked else now if is_due or change.at_once else change.due_at
     awaits, gathers = (0, 0.0) if parked else _awaited(session, change.children)
     if change.children is not None and awaits <= 0 and not parked:  # enough have ended meanwhile
         due_at = now + gathers if due_at is None else min(due_at, now + gathers)

@@ -12,9 +12,18 @@ from functools import cache, partial
 from typing import Any, Final, NamedTuple, cast, get_type_hints
 
 import msgspec
+from msgspec import Struct, field
 
 from perdure.jobs.approval import Approval, Delegation, Refusal, Vote
-from perdure.jobs.audit import INSTALLATION, AuditCheck, AuditDraft, AuditHead, AuditReport
+from perdure.jobs.audit import (
+    INSTALLATION,
+    LOWEST,
+    AuditCheck,
+    AuditDraft,
+    AuditHead,
+    AuditReport,
+    chain_of,
+)
 from perdure.jobs.bulk import BulkResult
 from perdure.jobs.credential import SessionRow
 from perdure.jobs.model import Command, NewJob, Schedule
@@ -22,7 +31,7 @@ from perdure.jobs.saved_view import SavedView
 from perdure.jobs.worker_command import WorkerAction, WorkerCommand
 from perdure.store.store import Store, Verb
 from perdure.store.verbs.answer import RequestKey
-from perdure.web.access.principal import Principal
+from perdure.web.access.principal import Permission, Principal
 from perdure.web.access.tokens import grant_of
 
 # They change nothing that anybody asked for: what the store keeps for itself.
@@ -42,11 +51,18 @@ _REPEATABLE: Final = frozenset({"ask_worker"})
 _READS: Final = frozenset({WorkerAction.TREE, WorkerAction.INSPECT})
 
 
-class KeyedRequest(NamedTuple):
-    """A request with a key, and what its changes returned when it was interrupted, in order."""
+class KeyedRequest(Struct, frozen=True):
+    """A request with a key.
+
+    Attributes:
+        key: Its key.
+        done: What its changes returned when it was interrupted, in order.
+        needed: The permissions that it took, as they are asked for.
+    """
 
     key: RequestKey
     done: deque[str]
+    needed: set[Permission] = field(default_factory=set)
 
 
 def audited_verbs(principal: Principal, verbs: Store, keyed: KeyedRequest | None = None) -> Store:
@@ -114,10 +130,12 @@ async def verify_audit(
     for name in names:
         noted = (expect.no, expect.hash) if expect and expect.tenant == name else None
         checks.append(check := AuditCheck(name, noted))
-        while rows := await store.audit_rows(name, check.count, _PAGE):
+        first = LOWEST
+        while rows := await store.audit_rows(name, first, _PAGE):
             check.add(rows)
             if check.broken is not None:
                 break
+            first = check.count + 1
         check.end()
     return AuditReport(
         entries=sum(each.count for each in checks),
@@ -248,21 +266,27 @@ def _add_token(_: Mapping[str, Any], result: Any) -> Noted:
     grant = grant_of(result)
     data = {"name": grant.name, "principal": result.principal, "roles": sorted(grant.roles)}
     data |= {"scopes": None if grant.scopes is None else sorted(grant.scopes)}
-    return Noted("tokens.create", result.id, data, result.tenant or INSTALLATION)
+    return Noted("tokens.create", result.id, data, chain_of(result.tenant))
 
 
 def _revoke_token(given: Mapping[str, Any], result: Any) -> Noted | None:
-    tenant = given.get("tenant") or INSTALLATION
+    tenant = chain_of(given.get("tenant"))
     return Noted("tokens.revoke", given["token_id"], {}, tenant) if result else None
 
 
 def _open_session(given: Mapping[str, Any], _: Any) -> Noted:
     row: SessionRow = given["row"]
-    return Noted("sign_in", row.person, {"token": row.token_id}, row.tenant or INSTALLATION)
+    return Noted("sign_in", row.person, {"token": row.token_id}, chain_of(row.tenant))
 
 
 def _end_session(_: Mapping[str, Any], result: Any) -> Noted | None:
     return Noted("sign_out", "", {}, INSTALLATION) if result else None
+
+
+def _end_sessions(given: Mapping[str, Any], ended: int) -> Noted | None:
+    tenant = given["tenant"] or INSTALLATION
+    data = {"sessions": ended}
+    return Noted("sign_out_everywhere", given["person"], data, tenant) if ended else None
 
 
 def _save_view(given: Mapping[str, Any], _: Any) -> Noted:
@@ -299,7 +323,7 @@ _NOTED: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Noted | None]]] = 
     "revoke_token": _revoke_token,
     "open_session": _open_session,
     "end_session": _end_session,
-    "end_sessions": _end_session,
+    "end_sessions": _end_sessions,
     "save_view": _save_view,
     "delete_view": _delete_view,
     "mark_error": _mark_error,

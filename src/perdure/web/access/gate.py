@@ -37,6 +37,7 @@ from perdure.web.access.tokens import principal_of
 Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal | None]]
 
 _NOTED_FAILURES: Final = Rate(1 / 60, 20)  # failed sign-ins in the audit log
+_COUNTED: Final = "perdure.counted"  # where the scope of a request says that it was
 CSRF_SCOPE: Final = "perdure.csrf"  # where the token of the session is, for the answer
 
 
@@ -80,10 +81,17 @@ class Access:
         self._noted_failures = Rates(_NOTED_FAILURES, clock)
         self._unnoted_failures = 0
         self._store: Store | None = None
+        self.recheck: Callable[[], None] = lambda: None
 
-    def bind(self, caller: Caller) -> None:
-        """Use the tokens and sessions of the store of an app or client."""
+    def bind(self, caller: Caller, recheck: Callable[[], None] = lambda: None) -> None:
+        """Use the tokens and sessions of the store of an app or client.
+
+        Args:
+            caller: The app or client.
+            recheck: Checks soon whether those who follow streams still may.
+        """
         self._store = caller.verbs
+        self.recheck = recheck
 
     @property
     def store(self) -> Store:
@@ -106,12 +114,14 @@ class Access:
         self.count(request)
 
     def count(self, request: Request) -> None:
-        """Check the rate of the address that a request comes from.
+        """Check the rate of the address that a request comes from; each request counts once.
 
         Raises:
             RequestRefused: Too often.
         """
-        self._per_address.take(_address(request), "address")
+        if not request.scope.get(_COUNTED):
+            self._per_address.take(_address(request), "address")
+            request.scope[_COUNTED] = True
 
     def count_sign_in(self, request: Request) -> None:
         """Check how often an address tries to sign in.

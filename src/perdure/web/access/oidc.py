@@ -12,7 +12,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -28,7 +28,6 @@ from perdure.web.access.secret_text import hash_secret, new_secret, same_secret
 with extra("oidc", "OpenID Connect"):
     import httpx
     from joserfc import jwt
-    from joserfc.errors import JoseError
     from joserfc.jwk import KeySet
 
 PENDING: Final = 600.0  # seconds in which somebody must come back from the provider
@@ -37,6 +36,8 @@ _ALGORITHMS: Final = ["RS256", "PS256", "ES256", "EdDSA"]
 _LEEWAY: Final = 60
 _TIMEOUT: Final = 10.0
 _LARGEST: Final = 1024 * 1024
+D = TypeVar("D", bound=Struct)
+
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -71,6 +72,18 @@ class _Provider(Struct, frozen=True):
     authorization_endpoint: str
     token_endpoint: str
     jwks_uri: str
+
+
+class _Tokens(Struct, frozen=True):
+    """What a provider gives for a code."""
+
+    id_token: str
+
+
+class _Keys(Struct, frozen=True):
+    """The keys by which a provider signs."""
+
+    keys: list[dict[str, Any]]
 
 
 class Pending(Struct, frozen=True, kw_only=True):
@@ -152,8 +165,8 @@ async def _claims(oidc: Oidc, code: str, pending: Pending) -> Mapping[str, Any]:
     }
     if oidc.client_secret is not None:
         form["client_secret"] = oidc.client_secret.reveal()
-    answer = await _asked("POST", provider.token_endpoint, data=form)
-    keys = await _asked("GET", provider.jwks_uri)
+    given = await _asked(_Tokens, "POST", provider.token_endpoint, data=form)
+    published = await _asked(_Keys, "GET", provider.jwks_uri)
     rules = jwt.JWTClaimsRegistry(
         leeway=_LEEWAY,
         iss={"essential": True, "value": oidc.issuer},
@@ -162,13 +175,10 @@ async def _claims(oidc: Oidc, code: str, pending: Pending) -> Mapping[str, Any]:
         nonce={"essential": True, "value": pending.nonce},
     )
     try:
-        token = jwt.decode(
-            str(answer.get("id_token", "")),
-            KeySet.import_key_set(keys),  # pyright: ignore[reportArgumentType]  checked by itself
-            algorithms=_ALGORITHMS,
-        )
+        keys = KeySet.import_key_set({"keys": published.keys})
+        token = jwt.decode(given.id_token, keys, algorithms=_ALGORITHMS)
         rules.validate(token.claims)
-    except (JoseError, ValueError) as error:
+    except Exception as error:
         raise _refused("the provider's token is not valid") from error
     _check_audience(oidc, token.claims)
     return token.claims
@@ -185,24 +195,22 @@ def _check_audience(oidc: Oidc, claims: Mapping[str, Any]) -> None:
 
 async def _provider(oidc: Oidc) -> _Provider:
     where = f"{oidc.issuer.rstrip('/')}/.well-known/openid-configuration"
-    try:
-        found = msgspec.convert(await _asked("GET", where), _Provider)
-    except msgspec.ValidationError as error:
-        raise _refused("the provider does not say how to sign in") from error
+    found = await _asked(_Provider, "GET", where)
     if found.issuer != oidc.issuer:
         raise _refused("the provider has another name than the one that is configured")
     return found
 
 
-async def _asked(method: str, url: str, **given: Any) -> dict[str, Any]:
+async def _asked(kind: type[D], method: str, url: str, **given: Any) -> D:
+    """Return what a provider answers, decoded strictly: it is a program of others."""
     try:
         async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
             answer = await client.request(method, url, **given)
             answer.raise_for_status()
             if len(answer.content) > _LARGEST:
                 raise _refused("the provider's answer is too large")
-            return msgspec.json.decode(answer.content, type=dict[str, Any])
-    except (httpx.HTTPError, httpx.InvalidURL, msgspec.MsgspecError) as error:
+            return msgspec.json.decode(answer.content, type=kind)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
         raise _refused("the provider does not answer as it should") from error
 
 

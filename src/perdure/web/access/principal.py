@@ -13,6 +13,9 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from perdure.base.errors import AccessDenied
+from perdure.jobs.approval import spelled
+
 
 class Role(StrEnum):
     """A set of permissions that a principal is given as a whole."""
@@ -124,6 +127,17 @@ GRANTED: Final[Mapping[Role, frozenset[Permission]]] = MappingProxyType(
     }
 )
 
+# Who has the store itself, at its machine. What they make is not theirs alone to use: otherwise all
+# whose tokens come from there would be one pair of eyes.
+LOCAL: Final = "local"
+COMMAND_LINE: Final = " (command line)"
+
+
+def has_the_store(id: str) -> bool:
+    """Whether this is who uses the command line, or the link that it prints."""
+    return id == LOCAL or id.endswith(COMMAND_LINE)
+
+
 # Only people decide, whatever the roles of a service account say.
 PEOPLE_ONLY: Final = frozenset({Permission.APPROVALS_DECIDE, Permission.APPROVALS_EDIT})
 
@@ -149,6 +163,7 @@ class Principal(Struct, frozen=True, kw_only=True):
         roles: What they may do; see `GRANTED`.
         scopes: The permissions that their token is limited to; None is no limit.
         signed_in_at: When a person last proved who they are, in seconds; None with a token.
+        makers: Who made their token, who made the token of that maker, and so on.
         credential: The id of their token or session, for the audit log.
         address: Where their request came from, for the audit log.
     """
@@ -160,12 +175,21 @@ class Principal(Struct, frozen=True, kw_only=True):
     roles: frozenset[Role]
     scopes: frozenset[Permission] | None = None
     signed_in_at: float | None = None
+    makers: frozenset[str] = frozenset()
     credential: str = ""
     address: str = ""
 
+    @property
+    def is_somebody(self) -> bool:
+        """Whether they have an id, and a tenant with a name, or none at all (None).
+
+        A claim or a setting that is missing often becomes "", which names nobody and no tenant.
+        """
+        return bool(spelled(self.id)) and (self.tenant is None or bool(spelled(self.tenant)))
+
     def may(self, permission: Permission) -> bool:
         """Whether a role grants this, and neither scope, kind nor tenant takes it away."""
-        if self.scopes is not None and permission not in self.scopes:
+        if not self.is_somebody or (self.scopes is not None and permission not in self.scopes):
             return False
         if self.kind == "service" and permission in PEOPLE_ONLY:
             return False
@@ -177,3 +201,14 @@ class Principal(Struct, frozen=True, kw_only=True):
     def permissions(self) -> frozenset[Permission]:
         """All that they may do."""
         return frozenset(each for each in Permission if self.may(each))
+
+
+def check_somebody(principal: Principal) -> None:
+    """Refuse a principal without an id, or of a tenant without a name.
+
+    Raises:
+        AccessDenied: It is one.
+    """
+    if not principal.is_somebody:
+        text = "a principal needs an id, and a tenant with a name, or none at all"
+        raise AccessDenied("forbidden", text)

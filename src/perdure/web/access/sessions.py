@@ -1,8 +1,9 @@
 """Sessions of people who are signed in with a browser: kept here, and opened by a cookie.
 
 Who signs in gets a new secret each time, and the session that the browser had before ends: a cookie
-that somebody planted is never the one of a person. A session ends when nothing was asked for a
-while, at a fixed time after the sign-in, with the token that it began with, and at a sign-out.
+that somebody planted is never the one of a person. A session ends when the person has done nothing
+for a while, at a fixed time after the sign-in, with the token that it began with, and at a
+sign-out. A stream that is open, and a page that keeps itself up to date, are no person.
 
 Over TLS the cookie is `__Host-perdure`, which no other host can set. Over plain HTTP browsers
 refuse that name, so on loopback it is `perdure-local`; elsewhere, nobody can sign in without TLS.
@@ -20,7 +21,7 @@ from perdure.base.errors import AccessDenied
 from perdure.jobs.credential import EXACT_TO, SessionRow
 from perdure.store.store import Store
 from perdure.web.access.audit_trail import audited_verbs
-from perdure.web.access.principal import Permission, Principal, Role
+from perdure.web.access.principal import LOCAL, Permission, Principal, Role, check_somebody
 from perdure.web.access.secret_text import LONGEST, hash_secret, new_secret
 from perdure.web.access.settings import AccessSettings
 from perdure.web.access.site import LOOPBACK, host_name
@@ -28,6 +29,8 @@ from perdure.web.access.site import LOOPBACK, host_name
 COOKIE: Final = "__Host-perdure"
 LOCAL_COOKIE: Final = "perdure-local"
 LINK_LIFETIME: Final = 15 * 60.0  # seconds in which a link must be used
+UNATTENDED_HEADER: Final = "x-unattended"  # of what a page asks for while nobody uses it
+_UNATTENDED_SCOPE: Final = "perdure.unattended"
 
 
 class SignedIn(Struct, frozen=True, kw_only=True):
@@ -38,6 +41,33 @@ class SignedIn(Struct, frozen=True, kw_only=True):
     roles: tuple[Role, ...] = ()
     scopes: tuple[Permission, ...] | None = None
     tenant: str | None = None
+    makers: tuple[str, ...] = ()
+
+
+def _signed_in(person: Principal) -> str:
+    """Return what is stored of a person: all that limits what they may do and decide."""
+    data = SignedIn(
+        id=person.id,
+        name=person.name,
+        roles=tuple(sorted(person.roles)),
+        scopes=None if person.scopes is None else tuple(sorted(person.scopes)),
+        tenant=person.tenant,
+        makers=tuple(sorted(person.makers)),
+    )
+    return msgspec.json.encode(data).decode()
+
+
+def _principal(data: SignedIn, credential: str, signed_in_at: float | None = None) -> Principal:
+    return Principal(
+        id=data.id,
+        name=data.name,
+        tenant=data.tenant,
+        roles=frozenset(data.roles),
+        scopes=None if data.scopes is None else frozenset(data.scopes),
+        makers=frozenset(data.makers),
+        signed_in_at=signed_in_at,
+        credential=credential,
+    )
 
 
 class OpenSession(NamedTuple):
@@ -60,6 +90,19 @@ def _cookie(request: Request) -> str | None:
     return secret if secret and len(secret) <= LONGEST else None
 
 
+def mark_unattended(request: Request) -> None:
+    """Let a request be no activity of the person: it begins a stream, which may stay open."""
+    request.scope[_UNATTENDED_SCOPE] = True
+
+
+def _is_unattended(request: Request) -> bool:
+    """Whether a browser asked by itself: a stream, or a page that keeps itself up to date.
+
+    Our page says so of its own requests. Who claims it falsely only ends their session earlier.
+    """
+    return _UNATTENDED_SCOPE in request.scope or UNATTENDED_HEADER in request.headers
+
+
 async def find_session(
     store: Store, request: Request, settings: AccessSettings
 ) -> OpenSession | None:
@@ -72,22 +115,10 @@ async def find_session(
     if now >= row.expires_at or now - row.seen_at >= settings.idle:
         await store.end_session(row.hash)
         return None
-    if now - row.seen_at >= EXACT_TO:
+    if now - row.seen_at >= EXACT_TO and not _is_unattended(request):
         await store.see_session(row.hash)
-    return OpenSession(_principal(row), secret)
-
-
-def _principal(row: SessionRow) -> Principal:
     data = msgspec.json.decode(row.data, type=SignedIn)
-    return Principal(
-        id=row.person,
-        name=data.name,
-        tenant=row.tenant,
-        roles=frozenset(data.roles),
-        scopes=None if data.scopes is None else frozenset(data.scopes),
-        signed_in_at=row.created_at,
-        credential=f"session {row.hash[:12]}",
-    )
+    return OpenSession(_principal(data, f"session {row.hash[:12]}", row.created_at), secret)
 
 
 async def sign_in(
@@ -110,30 +141,29 @@ async def sign_in(
         The name and the value of the cookie.
 
     Raises:
-        AccessDenied: It is a program, or the connection is neither TLS nor loopback.
+        AccessDenied: It is a program or nobody, or the connection is neither TLS nor loopback.
     """
     name = cookie_name(request)
     if name is None:
         raise AccessDenied("insecure", "sign in by HTTPS: a cookie would be readable on its way")
-    if person.kind != "person":
-        raise AccessDenied("forbidden", "a program does not sign in: it sends its token")
+    _check_person(person)
     old, secret = _cookie(request), new_secret()
-    data = SignedIn(
-        id=person.id,
-        name=person.name,
-        roles=tuple(sorted(person.roles)),
-        scopes=None if person.scopes is None else tuple(sorted(person.scopes)),
-    )
     row = SessionRow(
         hash=hash_secret(secret),
         person=person.id,
-        data=msgspec.json.encode(data).decode(),
+        data=_signed_in(person),
         tenant=person.tenant,
         token_id=token_id,
     )
     replaces = None if old is None else hash_secret(old)
     await audited_verbs(person, store).open_session(row, settings.absolute, replaces)
     return name, secret
+
+
+def _check_person(principal: Principal) -> None:
+    check_somebody(principal)
+    if principal.kind != "person":
+        raise AccessDenied("forbidden", "a program does not sign in: it sends its token")
 
 
 async def sign_out(store: Store, session: OpenSession) -> None:
@@ -157,14 +187,20 @@ def delete_cookie(response: Response, name: str) -> None:
 
 
 async def new_sign_in_link(store: Store, person: Principal, lifetime: float = LINK_LIFETIME) -> str:
-    """Return the secret of a link that signs a person in once, within some seconds."""
+    """Return the secret of a link that signs a person in once, within some seconds.
+
+    Raises:
+        AccessDenied: It is a program, or nobody.
+    """
+    _check_person(person)
     secret = new_secret()
-    data = SignedIn(
-        id=person.id, name=person.name, roles=tuple(sorted(person.roles)), tenant=person.tenant
-    )
-    text = msgspec.json.encode(data).decode()
-    await store.add_sign_in_link(hash_secret(secret), text, lifetime)
+    await store.add_sign_in_link(hash_secret(secret), _signed_in(person), lifetime)
     return secret
+
+
+def link_path(secret: str) -> str:
+    """Return the path of a link: its secret is behind the #, which no browser sends."""
+    return f"/login#link={secret}"
 
 
 async def use_sign_in_link(store: Store, secret: str) -> Principal | None:
@@ -178,19 +214,13 @@ async def use_sign_in_link(store: Store, secret: str) -> Principal | None:
         data = msgspec.json.decode(found, type=SignedIn)
     except msgspec.MsgspecError:  # it was kept for something else
         return None
-    return Principal(
-        id=data.id,
-        name=data.name,
-        tenant=data.tenant,
-        roles=frozenset(data.roles),
-        credential=f"link {hash_secret(secret)[:12]}",
-    )
+    return _principal(data, f"link {hash_secret(secret)[:12]}")
 
 
 def local_operator() -> Principal:
     """Return who uses `perdure dev`, `demo` and `serve` on their own machine: everything."""
     return Principal(
-        id="local", name="local operator", tenant=None, roles=frozenset({Role.ADMIN, Role.APPROVER})
+        id=LOCAL, name="local operator", tenant=None, roles=frozenset({Role.ADMIN, Role.APPROVER})
     )
 
 

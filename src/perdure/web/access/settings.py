@@ -10,7 +10,7 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
     """How long people stay signed in, and how often anybody may ask.
 
     Attributes:
-        idle: Seconds without a request after which a session ends.
+        idle: Seconds without a request of the person after which a session ends.
         absolute: Seconds after which a session ends, whatever happens.
         recent: Seconds after a sign-in within which a person may decide about HIGH risks.
         origin: Where the dashboard is, as browsers name it: "https://jobs.example.com". None: what

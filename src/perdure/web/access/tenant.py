@@ -34,7 +34,7 @@ from perdure.engine.handle import Handle
 from perdure.engine.insight import ALL_TENANTS
 from perdure.engine.submission import SubmitOptions, new_id
 from perdure.jobs.approval import APPROVER, Approval, ApprovalState, Person, VoteVerdict
-from perdure.jobs.audit import INSTALLATION, AuditReport, AuditRow
+from perdure.jobs.audit import AuditReport, AuditRow, chain_of
 from perdure.jobs.budget import Budget
 from perdure.jobs.bulk import BulkAction, BulkReport
 from perdure.jobs.effect import Choice, Effect
@@ -49,12 +49,18 @@ from perdure.jobs.preview import ForkPreview, UndoPreview
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.saved_view import SavedView
 from perdure.jobs.series import MetricsPage
-from perdure.jobs.state import JobState
 from perdure.jobs.timeline import StepAttempt, Timeline
 from perdure.jobs.worker_command import WorkerAction
 from perdure.store.verbs.browse import WholeJob
 from perdure.web.access.audit_trail import KeyedRequest, audited_verbs, verify_audit
-from perdure.web.access.principal import Permission, Principal
+from perdure.web.access.principal import (
+    Permission,
+    Principal,
+    check_somebody,
+    has_the_store,
+)
+from perdure.web.access.searches import Searches, searching_verbs
+from perdure.web.access.shares import share_of
 from perdure.web.access.tokens import (
     MadeToken,
     NewToken,
@@ -121,6 +127,7 @@ class TenantHandle:
         prepare: Preparer | None = None,
         recent: float = RECENT,
         keyed: KeyedRequest | None = None,
+        searches: Searches | None = None,
     ) -> None:
         """Bind the store to a principal.
 
@@ -130,13 +137,22 @@ class TenantHandle:
             prepare: How jobs are made; None: they cannot be submitted.
             recent: Within how many seconds of a sign-in a person may decide about HIGH risks.
             keyed: The request, if it has an idempotency key.
+            searches: The searches of all tenants; None: nothing waits for its turn.
+
+        Raises:
+            AccessDenied: The principal is nobody, or of a tenant without a name.
         """
+        check_somebody(principal)
         self.principal = principal
         self.tenant = principal.tenant
         self._caller = caller.over(partial(audited_verbs, principal, keyed=keyed))
+        if searches is not None:
+            who = share_of(principal)
+            self._caller = self._caller.over(partial(searching_verbs, searches=searches, who=who))
         self._verbs = self._caller.verbs
         self._prepare = prepare
         self._recent = recent
+        self._needed = set[Permission]() if keyed is None else keyed.needed
 
     # The store
 
@@ -282,7 +298,7 @@ class TenantHandle:
     async def send(
         self, job_id: str, topic: str, payload: Any = None, *, key: str | None = None
     ) -> bool:
-        """Send a job of the tenant a message; return False if this key was sent before."""
+        """Send a job of the tenant a message; return False if it already has this key."""
         self._need(Permission.JOBS_SEND)
         return await (await self._handle(job_id)).send(topic, payload, key=key)
 
@@ -337,6 +353,7 @@ class TenantHandle:
             tenant=tenant,
             roles=roles,
             is_program=self.principal.kind != "person",
+            makers=frozenset(each for each in self.principal.makers if not has_the_store(each)),
         )
 
     async def decide(
@@ -449,6 +466,7 @@ class TenantHandle:
     async def put_schedule(self, schedule: Schedule) -> None:
         """Create or replace a schedule of the tenant; its jobs are requested by the principal."""
         self._need(Permission.SCHEDULES_WRITE)
+        self._need(Permission.JOBS_SUBMIT)
         job = replace(schedule.job, tenant=self._own, user=self._actor)
         await self._verbs.put_schedule(replace(schedule, job=job))
 
@@ -461,15 +479,19 @@ class TenantHandle:
     async def pause_schedule(self, name: str, *, paused: bool, next_at: float | None) -> None:
         """Pause a schedule of the tenant, or resume it from a time."""
         self._need(Permission.SCHEDULES_WRITE)
+        if not paused:
+            self._need(Permission.JOBS_SUBMIT)
         found = await self.schedule(name)
-        await self._verbs.pause_schedule(found.tenant, found.name, next_at, paused=paused)
+        await self._verbs.pause_schedule(
+            found.tenant, found.name, next_at, paused=paused, by=self._actor
+        )
 
     # The audit log
 
     @property
     def chain(self) -> str:
         """The tenant whose audit log the principal reads; without a tenant, the installation's."""
-        return INSTALLATION if self.tenant is None else self.tenant
+        return chain_of(self.tenant)
 
     async def audit_entries(self, before: int = 2**62, limit: int = 50) -> list[AuditRow]:
         """Return rows of the audit log, newest first: those before a number."""
@@ -503,6 +525,10 @@ class TenantHandle:
         self._need(Permission.TOKENS_MANAGE)
         await revoke_token(self._verbs, token_id, self.tenant)
 
+    async def sign_out_everywhere(self) -> int:
+        """End every session of the principal; return how many there were."""
+        return await self._verbs.end_sessions(self.principal.id, self.tenant)
+
     # The fleet
 
     async def workers(self, silent_for: float = SILENT) -> list[FleetWorker]:
@@ -527,10 +553,7 @@ class TenantHandle:
         fleet = await self._verbs.fleet(silent_for)
         if self.tenant is None:
             return fleet
-        running: dict[str | None, int] = {}
-        query = JobQuery(states=(JobState.RUNNING, JobState.COMPENSATING), limit=_MANY)
-        for job in await self.jobs(query):
-            running[job.owner] = running.get(job.owner, 0) + 1
+        running = await self._verbs.running_of(self.tenant)
         return replace(
             fleet,
             workers=tuple(self._veiled(each, running.get(each.id, 0)) for each in fleet.workers),
@@ -579,7 +602,8 @@ class TenantHandle:
         self._need(Permission.SCHEDULES_WRITE)
         self._need(Permission.JOBS_SUBMIT)
         template = (await self.schedule(name)).job
-        made = replace(template, id=new_id(), key=None, user=self._actor)
+        asked = (template.user, *template.requesters)
+        made = replace(template, id=new_id(), key=None, user=self._actor, requesters=asked)
         return (await self._caller.submit_new(made)).id
 
     async def undo_preview(self, job_id: str) -> UndoPreview:
@@ -615,7 +639,7 @@ class TenantHandle:
     async def mark_error(self, fingerprint: str, state: ErrorState) -> None:
         """Record what the principal says about a group of errors of the tenant."""
         self._need(Permission.JOBS_RETRY)
-        whose = self.tenant or ALL_TENANTS
+        whose = ALL_TENANTS if self.tenant is None else self.tenant
         await self._verbs.mark_error(whose, _text(fingerprint), state, self._actor)
 
     async def metrics(self, minutes: int) -> MetricsPage:
@@ -690,6 +714,7 @@ class TenantHandle:
         return self.principal.may(permission)
 
     def _need(self, permission: Permission) -> None:
+        self._needed.add(permission)
         if not self._may(permission):
             raise AccessDenied("forbidden", f"this needs the permission {permission}")
 

@@ -10,11 +10,13 @@ from perdure.base.errors import AccessDenied, ArgumentError, UnknownName
 from perdure.jobs.credential import TokenRow
 from perdure.jobs.text_limits import check_given
 from perdure.store.store import Store
-from perdure.web.access.principal import Permission, Principal, Role
+from perdure.web.access.principal import Permission, Principal, Role, has_the_store
 from perdure.web.access.secret_text import hash_secret, new_token
 
 LIFETIME: Final = 90 * 86400.0  # seconds, where nobody says otherwise
 LONGEST_LIFETIME: Final = 366 * 86400.0
+MOST_MAKERS: Final = 100  # behind one token, each of which is stored with it
+_SERVICE: Final = "service:"  # before the name of a program
 
 
 class TokenGrant(Struct, frozen=True, kw_only=True):
@@ -75,11 +77,13 @@ async def create_token(
 ) -> MadeToken:
     """Make a token of a tenant, or of all tenants if that is None.
 
+    Everybody who stands behind its maker stands behind it, for as long as it is known.
+
     Raises:
         ArgumentError: Something in it is not valid.
         AccessDenied: It would be allowed more than its maker, or belong to another tenant.
     """
-    _check(asked)
+    _check(asked, tenant)
     _check_maker(asked, tenant, by)
     grant = TokenGrant(name=asked.name, kind=asked.kind, roles=asked.roles, scopes=asked.scopes)
     secret = new_token()
@@ -88,14 +92,19 @@ async def create_token(
         hash=hash_secret(secret),
         data=msgspec.json.encode(grant).decode(),
         tenant=tenant,
-        principal=asked.principal or f"service:{asked.name}",
+        principal=_principal_id(asked),
         created_by=by.id,
+        makers=tuple(sorted(by.makers | {by.id})),
     )
     return MadeToken(listed(await store.add_token(row, asked.lifetime)), secret)
 
 
-def _check(asked: NewToken) -> None:
-    check_given(title=asked.name, user=asked.principal)
+def _principal_id(asked: NewToken) -> str:
+    return asked.principal or f"{_SERVICE}{asked.name}"
+
+
+def _check(asked: NewToken, tenant: str | None) -> None:
+    check_given(title=asked.name, user=asked.principal, tenant=tenant)
     problems: list[str] = []
     if not asked.name.strip():
         problems.append("give it a name, to recognise it by")
@@ -107,6 +116,8 @@ def _check(asked: NewToken) -> None:
         problems.append("name the person whose token it is")
     if asked.kind == "service" and asked.principal:
         problems.append("a service token belongs to no person")
+    if asked.principal.startswith(_SERVICE) or has_the_store(asked.principal):
+        problems.append("this name is not that of a person")
     if problems:
         raise ArgumentError("token", problems)
 
@@ -114,17 +125,19 @@ def _check(asked: NewToken) -> None:
 def _check_maker(asked: NewToken, tenant: str | None, by: Principal) -> None:
     """Refuse a token that may do more than its maker: nobody gives what they do not have.
 
-    Only whoever runs the installation makes tokens for other people: an admin of a tenant could
-    otherwise submit a job in the name of another person, and then approve it as themselves.
+    Only people who run the installation make tokens for other people: an admin of a tenant could
+    otherwise submit a job in the name of another person, and then approve it as themselves. That
+    they made it is known when it decides: see `jobs.approval`.
     """
-    if by.tenant is None:
-        return
-    if tenant != by.tenant:
+    if by.tenant is not None and tenant != by.tenant:
         raise AccessDenied("forbidden", "a token belongs to the tenant of its maker")
-    if asked.kind == "person" and asked.principal != by.id:
+    vouches = by.kind == "person" and (by.tenant is None or asked.principal == by.id)
+    if asked.kind == "person" and not vouches:
         raise AccessDenied("forbidden", "a token of a person is made by that person")
+    if len(by.makers) >= MOST_MAKERS:
+        raise AccessDenied("forbidden", "too many tokens were made by tokens: let a person make it")
     made = Principal(
-        id=asked.principal,
+        id=_principal_id(asked),
         kind=asked.kind,
         tenant=tenant,
         roles=frozenset(asked.roles),
@@ -179,5 +192,6 @@ def principal_of(row: TokenRow) -> Principal:
         tenant=row.tenant,
         roles=frozenset(grant.roles),
         scopes=None if grant.scopes is None else frozenset(grant.scopes),
+        makers=frozenset(row.makers),
         credential=f"token {row.id}",
     )

@@ -4,7 +4,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from perdure.web.request import ApiRequest, Query, Route
+from perdure.web.request import EVENTS, ApiRequest, Query, Route
 
 
 class StreamQuery(Query, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ ROUTES: Final = (
         summary="Follow what changes, as server-sent events",
         query=StreamQuery,
         response=str,
-        media="text/event-stream",
+        media=EVENTS,
         tag="events",
     ),
 )

@@ -33,6 +33,7 @@ from perdure.web.views import (
     EventView,
     FailureView,
     JobDetail,
+    LargePayload,
     MessageView,
     PieceView,
     allowed,
@@ -42,8 +43,8 @@ from perdure.web.views import (
     event_view,
     failure_view,
     message_view,
+    payload_fields,
     payload_text,
-    payload_view,
     piece_view,
     plain,
     plan_calls,
@@ -162,8 +163,9 @@ async def detail(request: ApiRequest, job_id: str) -> JobDetail:
     job, href = whole.facts.job, request.href(f"/api/v1/jobs/{job_id}/payload")
     return JobDetail(
         **msgspec.structs.asdict(job_row(whole.facts, whole.now)),
-        input=payload_view(job.input, f"{href}/job/input"),
-        result=payload_view(job.result, f"{href}/job/result"),
+        **payload_fields(
+            input=(job.input, f"{href}/job/input"), result=(job.result, f"{href}/job/result")
+        ),
         failure=failure_view(job.error),
         wait=plain(job.wait),
         request=job.request,
@@ -294,6 +296,7 @@ class TurnView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: ModelTurn | None = None
     arguments: Any = None
     answer: Any = None
+    large: dict[str, LargePayload] = {}
     error: FailureView | None = None
 
 
@@ -331,11 +334,14 @@ async def _answered(request: ApiRequest, entry: JournalEntry) -> Any:
 
 def _turn_view(turn: TranscriptTurn, href: str) -> TurnView:
     entry = turn.entry
-    plain_step = turn.model is None
-    given: Any = payload_view(entry.input, f"{href}/{entry.seq}/input") if plain_step else None
-    match given:
+    stored = (entry.input, entry.output) if turn.model is None else (None, None)
+    shown = payload_fields(
+        arguments=(stored[0], f"{href}/{entry.seq}/input"),
+        answer=(stored[1], f"{href}/{entry.seq}/output"),
+    )
+    match shown["arguments"]:
         case {"input": inner, **rest} if not rest:  # that of a closure
-            given = inner
+            shown["arguments"] = inner
         case _:
             pass
     return TurnView(
@@ -349,8 +355,7 @@ def _turn_view(turn: TranscriptTurn, href: str) -> TurnView:
         started_at=entry.started_at,
         ended_at=entry.ended_at,
         model=turn.model,
-        arguments=given,
-        answer=payload_view(entry.output, f"{href}/{entry.seq}/output") if plain_step else None,
+        **shown,
         error=failure_view(entry.error),
     )
 

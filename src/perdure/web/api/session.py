@@ -38,6 +38,12 @@ class SessionView(Struct, frozen=True, kw_only=True):
     store: str
 
 
+class EndedSessions(Struct, frozen=True, kw_only=True):
+    """How many sessions have ended."""
+
+    ended: int
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """The state of everything in a few numbers."""
 
@@ -73,6 +79,13 @@ async def show_session(request: ApiRequest) -> Answer:
         store=request.store.kind,
     )
     return Answer(view)
+
+
+async def sign_out_everywhere(request: ApiRequest) -> Answer:
+    """End every session of the principal, also this one; tokens stay valid."""
+    ended = await request.store.sign_out_everywhere()
+    request.streams.recheck()
+    return Answer(EndedSessions(ended=ended))
 
 
 async def show_summary(request: ApiRequest) -> Answer:
@@ -111,6 +124,15 @@ ROUTES: Final = (
         permission=None,
         summary="Show who is signed in",
         response=SessionView,
+        tag="session",
+    ),
+    Route(
+        method="DELETE",
+        path="/api/v1/sessions",
+        handler=sign_out_everywhere,
+        permission=None,
+        summary="Sign out everywhere: end every session of the principal, also this one",
+        response=EndedSessions,
         tag="session",
     ),
     Route(

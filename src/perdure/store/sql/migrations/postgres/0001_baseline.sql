@@ -13,7 +13,7 @@ END $$;
 
 CREATE TABLE job (
   id          text COLLATE "C" NOT NULL PRIMARY KEY,
-  tenant      text COLLATE "C" NOT NULL,
+  tenant      text COLLATE "C" NOT NULL CHECK (tenant <> ''),
   "user"      text   NOT NULL,
   name        text   NOT NULL,
   version     text   NOT NULL,
@@ -51,7 +51,7 @@ CREATE INDEX job_newest ON job (created_at, id);
 CREATE INDEX job_tenant ON job (tenant, created_at, id);
 CREATE INDEX job_state ON job (state, created_at, id);
 CREATE INDEX job_name ON job (name, created_at, id);
-CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
+CREATE INDEX job_parent ON job (parent, created_at, id) WHERE parent IS NOT NULL;
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_budget ON job (budget_of) WHERE budget_of IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;
@@ -66,6 +66,14 @@ CREATE TABLE label (
 );
 
 CREATE INDEX label_value ON label (name, value, created_at, job_id);
+
+-- Who asked for a tree of jobs besides the user of its first job: who forked it or started a part of
+-- it again, and who made the tokens of those who did.
+CREATE TABLE requester (
+  job_id text COLLATE "C" NOT NULL,          -- the first job of the tree
+  person text COLLATE "C" NOT NULL,
+  PRIMARY KEY (job_id, person)
+);
 
 CREATE TRIGGER job_transition BEFORE UPDATE OF state ON job FOR EACH ROW
 WHEN (OLD.state || '>' || NEW.state NOT IN (
@@ -270,7 +278,7 @@ CREATE TABLE output_topic (
 ) WITH (fillfactor = 50);
 
 CREATE TABLE schedule (
-  tenant   text COLLATE "C" NOT NULL,
+  tenant   text COLLATE "C" NOT NULL CHECK (tenant <> ''),
   name     text COLLATE "C" NOT NULL,
   cron     text   NOT NULL,
   job      text   NOT NULL,
@@ -310,7 +318,8 @@ CREATE TABLE turn (
   PRIMARY KEY (queue, tenant)
 ) WITH (fillfactor = 50);
 
--- Facts about this store: the fingerprint key, and the keys of its payloads. Within a transaction with
+-- Facts about this store: the fingerprint key, the keys of its payloads, and whether plain ones are
+-- legal beside them. Within a transaction with
 -- the setting `perdure.resealing`, values are encrypted with another key: what never changes is then
 -- the same value with another ciphertext.
 CREATE TABLE fact (
@@ -321,8 +330,7 @@ CREATE TABLE fact (
 CREATE TABLE queue (
   name      text COLLATE "C" NOT NULL PRIMARY KEY,
   tag       bigint NOT NULL,                 -- of the job last claimed
-  tokens    float8,                          -- how many claims its rate has left …
-  tokens_at float8,                          -- … at this time
+  claimed   text,                            -- what counts for its rate: [[when, how many], …]
   paused    bigint NOT NULL DEFAULT 0 CHECK (paused IN (0, 1))   -- 1: nothing is claimed
 ) WITH (fillfactor = 50);
 
@@ -394,15 +402,13 @@ WHEN (NEW.step <> OLD.step OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal
 EXECUTE FUNCTION refuse('the key of an effect belongs to another place in its job');
 
 -- The same line again, since the answer to the first write was lost: ignored.
-CREATE TRIGGER effect_2_stale BEFORE UPDATE ON effect FOR EACH ROW
-WHEN (NEW.target = OLD.target AND (
-  OLD.state || '>' || NEW.state IN (
+CREATE TRIGGER effect_2_stale BEFORE UPDATE OF state ON effect FOR EACH ROW
+WHEN (OLD.state || '>' || NEW.state IN (
     'DONE>INTENT', 'FAILED>INTENT', 'IN_DOUBT>INTENT', 'UNDONE>INTENT', 'FAILED>FAILED',
     'UNDONE>UNDONE', 'FAILED>UNDONE')
   OR (OLD.state || '>' || NEW.state IN ('INTENT>INTENT', 'IN_DOUBT>IN_DOUBT')
     AND NEW.proof = OLD.proof AND NEW.last_called_at IS NOT DISTINCT FROM OLD.last_called_at)
   OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS NOT DISTINCT FROM OLD.result))
-  AND current_setting('perdure.resealing', true) IS DISTINCT FROM 'on')
 EXECUTE FUNCTION ignore_update();
 
 CREATE TRIGGER effect_3_transition BEFORE UPDATE OF state ON effect FOR EACH ROW
@@ -605,7 +611,7 @@ CREATE TABLE saved_view (
 -- What principals have changed over HTTP: a chain of hashes for each tenant, kept for good.
 CREATE TABLE audit (
   tenant text COLLATE "C" NOT NULL,                   -- '': the installation
-  no     bigint NOT NULL,
+  no     bigint NOT NULL CHECK (no >= 1),
   line   text COLLATE "C" NOT NULL,                   -- canonical JSON
   hash   text COLLATE "C" NOT NULL,                   -- of the line, which has the hash before it
   PRIMARY KEY (tenant, no)
@@ -620,9 +626,10 @@ EXECUTE FUNCTION refuse('the audit log is append-only');
 CREATE TABLE token (
   id           text COLLATE "C" NOT NULL PRIMARY KEY,
   hash         text COLLATE "C" NOT NULL UNIQUE,
-  tenant       text COLLATE "C",                         -- NULL: all tenants
+  tenant       text COLLATE "C" CHECK (tenant <> ''),    -- NULL: all tenants
   principal    text COLLATE "C" NOT NULL,     -- who is let in by it
   created_by   text COLLATE "C" NOT NULL,     -- who made it
+  makers       text COLLATE "C" NOT NULL,     -- JSON: who made it, and the token of its maker, and so on
   created_at   float8 NOT NULL,
   expires_at   float8,
   revoked_at   float8,
@@ -635,7 +642,7 @@ CREATE INDEX token_principal ON token (principal);
 -- People who are signed in with a browser: only the hashes of their cookies.
 CREATE TABLE session (
   hash       text COLLATE "C" NOT NULL PRIMARY KEY,
-  tenant     text COLLATE "C",                           -- NULL: all tenants
+  tenant     text COLLATE "C" CHECK (tenant <> ''),      -- NULL: all tenants
   person     text COLLATE "C" NOT NULL,
   token_id   text COLLATE "C",                           -- by which they have signed in
   created_at float8 NOT NULL,
@@ -663,6 +670,7 @@ CREATE TABLE answer (
   done      text COLLATE "C" NOT NULL,        -- what it has changed: a line for each verb
   status    bigint,                         -- NULL: it is under way
   body      text COLLATE "C",
+  needs     text COLLATE "C" NOT NULL DEFAULT '',   -- the permissions without which nobody gets it again
   at        float8 NOT NULL,
   PRIMARY KEY (tenant, principal, key)
 );

@@ -5,7 +5,7 @@
 
 CREATE TABLE job (
   id          TEXT    NOT NULL PRIMARY KEY,
-  tenant      TEXT    NOT NULL,
+  tenant      TEXT    NOT NULL CHECK (tenant <> ''),
   "user"      TEXT    NOT NULL,
   name        TEXT    NOT NULL,
   version     TEXT    NOT NULL,
@@ -45,7 +45,7 @@ CREATE INDEX job_newest ON job (created_at, id);
 CREATE INDEX job_tenant ON job (tenant, created_at, id);
 CREATE INDEX job_state ON job (state, created_at, id);
 CREATE INDEX job_name ON job (name, created_at, id);
-CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
+CREATE INDEX job_parent ON job (parent, created_at, id) WHERE parent IS NOT NULL;
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_budget ON job (budget_of) WHERE budget_of IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;
@@ -60,6 +60,14 @@ CREATE TABLE label (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX label_value ON label (name, value, created_at, job_id);
+
+-- Who asked for a tree of jobs besides the user of its first job: who forked it or started a part of
+-- it again, and who made the tokens of those who did.
+CREATE TABLE requester (
+  job_id TEXT NOT NULL,                      -- the first job of the tree
+  person TEXT NOT NULL,
+  PRIMARY KEY (job_id, person)
+) STRICT, WITHOUT ROWID;
 
 CREATE TRIGGER job_transition BEFORE UPDATE OF state ON job
 WHEN instr(' PENDING>PENDING PENDING>RUNNING PENDING>PAUSED PENDING>CANCELLED PENDING>NEEDS_ATTENTION'
@@ -198,7 +206,7 @@ END;
 
 -- The log of what happened to a job, for people: append-only.
 CREATE TABLE event (
-  no     INTEGER NOT NULL PRIMARY KEY,
+  no     INTEGER NOT NULL PRIMARY KEY CHECK (no >= 1),
   job_id TEXT    NOT NULL,
   type   TEXT    NOT NULL,
   data   TEXT    NOT NULL,
@@ -207,6 +215,12 @@ CREATE TABLE event (
 ) STRICT;
 
 CREATE INDEX event_job ON event (job_id, no);
+
+-- A replacement deletes the row before it inserts the new one, and fires no trigger of a deletion.
+CREATE TRIGGER event_new BEFORE INSERT ON event WHEN EXISTS (SELECT 1 FROM event WHERE no = NEW.no)
+BEGIN
+  SELECT RAISE(ABORT, 'the event log is append-only');
+END;
 
 CREATE TRIGGER event_kept BEFORE UPDATE ON event
 WHEN NOT EXISTS (SELECT 1 FROM fact WHERE name = 'resealing')
@@ -263,7 +277,7 @@ CREATE TABLE output_topic (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE schedule (
-  tenant   TEXT    NOT NULL,
+  tenant   TEXT    NOT NULL CHECK (tenant <> ''),
   name     TEXT    NOT NULL,
   cron     TEXT    NOT NULL,
   job      TEXT    NOT NULL,
@@ -306,13 +320,12 @@ CREATE TABLE turn (
 CREATE TABLE queue (
   name      TEXT    NOT NULL PRIMARY KEY,
   tag       INTEGER NOT NULL,                -- of the job last claimed
-  tokens    REAL,                            -- how many claims its rate has left …
-  tokens_at REAL,                            -- … at this time
+  claimed   TEXT,                            -- what counts for its rate: [[when, how many], …]
   paused    INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1))   -- 1: nothing is claimed
 ) STRICT;
 
 -- Facts about this file: the start of the machine by which its leases count, the fingerprint key, the
--- keys of its payloads; `resealing`, only within a transaction that encrypts values with another key:
+-- keys of its payloads, and whether plain ones are legal beside them; `resealing`, only within a transaction that encrypts values with another key:
 -- what never changes is then the same value with another ciphertext.
 CREATE TABLE fact (
   name  TEXT NOT NULL PRIMARY KEY,
@@ -386,16 +399,15 @@ BEGIN
 END;
 
 -- The same line again, since the answer to the first write was lost: ignored.
-CREATE TRIGGER effect_stale BEFORE UPDATE ON effect
+CREATE TRIGGER effect_stale BEFORE UPDATE OF state ON effect
 WHEN NEW.job_id = OLD.job_id AND NEW.step = OLD.step AND NEW.part = OLD.part
-  AND NEW.ordinal = OLD.ordinal AND NEW.target = OLD.target AND (
+  AND NEW.ordinal = OLD.ordinal AND (
   instr(' DONE>INTENT FAILED>INTENT IN_DOUBT>INTENT UNDONE>INTENT FAILED>FAILED UNDONE>UNDONE'
     || ' FAILED>UNDONE ',
     ' ' || OLD.state || '>' || NEW.state || ' ') > 0
   OR (instr(' INTENT>INTENT IN_DOUBT>IN_DOUBT ', ' ' || OLD.state || '>' || NEW.state || ' ') > 0
     AND NEW.proof = OLD.proof AND NEW.last_called_at IS OLD.last_called_at)
   OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS OLD.result))
-  AND NOT EXISTS (SELECT 1 FROM fact WHERE name = 'resealing')
 BEGIN
   SELECT RAISE(IGNORE);
 END;
@@ -416,6 +428,13 @@ WHEN NEW.ended_at IS NOT NULL AND OLD.ended_at IS NULL
 BEGIN
   UPDATE effect SET state = 'IN_DOUBT', ended_at = NEW.ended_at
   WHERE job_id = NEW.id AND state = 'INTENT';
+END;
+
+-- Only of the place in the ledger: a repeated call writes its key again, and is a change of its row.
+CREATE TRIGGER effect_new BEFORE INSERT ON effect
+WHEN EXISTS (SELECT 1 FROM effect WHERE job_id = NEW.job_id AND no = NEW.no)
+BEGIN
+  SELECT RAISE(ABORT, 'the ledger is append-only');
 END;
 
 CREATE TRIGGER effect_outlives BEFORE DELETE ON effect
@@ -569,11 +588,17 @@ CREATE TABLE saved_view (
 -- What principals have changed over HTTP: a chain of hashes for each tenant, kept for good.
 CREATE TABLE audit (
   tenant TEXT    NOT NULL,                   -- '': the installation
-  no     INTEGER NOT NULL,
+  no     INTEGER NOT NULL CHECK (no >= 1),
   line   TEXT    NOT NULL,                   -- canonical JSON
   hash   TEXT    NOT NULL,                   -- of the line, which has the hash before it
   PRIMARY KEY (tenant, no)
 ) STRICT;
+
+CREATE TRIGGER audit_new BEFORE INSERT ON audit
+WHEN EXISTS (SELECT 1 FROM audit WHERE tenant = NEW.tenant AND no = NEW.no)
+BEGIN
+  SELECT RAISE(ABORT, 'the audit log is append-only');
+END;
 
 CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit
 BEGIN
@@ -589,9 +614,10 @@ END;
 CREATE TABLE token (
   id           TEXT NOT NULL PRIMARY KEY,
   hash         TEXT NOT NULL UNIQUE,
-  tenant       TEXT,                         -- NULL: all tenants
+  tenant       TEXT CHECK (tenant <> ''),     -- NULL: all tenants
   principal    TEXT NOT NULL,                 -- who is let in by it
   created_by   TEXT NOT NULL,                 -- who made it
+  makers       TEXT NOT NULL,                 -- JSON: who made it, and the token of its maker, and so on
   created_at   REAL NOT NULL,
   expires_at   REAL,
   revoked_at   REAL,
@@ -604,7 +630,7 @@ CREATE INDEX token_principal ON token (principal);
 -- People who are signed in with a browser: only the hashes of their cookies.
 CREATE TABLE session (
   hash       TEXT NOT NULL PRIMARY KEY,
-  tenant     TEXT,                           -- NULL: all tenants
+  tenant     TEXT CHECK (tenant <> ''),      -- NULL: all tenants
   person     TEXT NOT NULL,
   token_id   TEXT,                           -- by which they have signed in
   created_at REAL NOT NULL,
@@ -632,6 +658,7 @@ CREATE TABLE answer (
   done      TEXT NOT NULL,                    -- what it has changed: a line for each verb
   status    INTEGER,                         -- NULL: it is under way
   body      TEXT,
+  needs     TEXT NOT NULL DEFAULT '',         -- the permissions without which nobody gets it again
   at        REAL NOT NULL,
   PRIMARY KEY (tenant, principal, key)
 ) STRICT, WITHOUT ROWID;
