@@ -129,6 +129,14 @@ async def test_a_schedule_submits_its_jobs_while_a_test_sleeps(app: App, env: En
 
 
 @in_environment
+async def test_sleepers_that_look_at_the_same_moments_all_wake(app: App, env: Environment) -> None:
+    # Timers of the same millisecond fire in one turn of the loop: each finds the others there.
+    for _ in range(50):
+        await asyncio.gather(env.sleep("1m"), env.sleep("1m"))
+    assert env.skipped > timedelta(minutes=49)
+
+
+@in_environment
 async def test_an_approval_expires_in_skipped_time(app: App, env: Environment) -> None:
     @app.job
     async def job(ctx: JobContext) -> str:

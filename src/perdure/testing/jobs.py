@@ -139,6 +139,8 @@ class Environment:
         self._faults = StepFaults(app)
         self._rules: list[AnswerRule] = []
         self._sleepers = 0
+        # Those who wait until all is settled, with how many looks in a row found nothing under way.
+        self._settling: dict[asyncio.Future[None], int] = {}
         self._fruitless = 0  # looks in a row that found nothing to do
         self._up = asyncio.Event()  # a worker is running
         self._worker_ends = asyncio.Event()
@@ -351,15 +353,24 @@ class Environment:
     # Skipping
 
     async def _skip_time(self) -> None:
-        """The process that looks whether time can be skipped, until the end of the test."""
+        """The process that looks whether time can be skipped, until the end of the test.
+
+        It is the only one that looks. Timers of the same millisecond fire in the same turn of the
+        loop, so of two that look, each would find the other about to run, again and again.
+        """
         self._watched.observer = current()
         while not self._closing:
             await idle(_LOOK_EVERY)
             try:
+                if self._settling:
+                    self._count_settled(settled=await self._on_loop(self._is_settled))
                 if self._is_awaited and await self._is_quiet():
                     await self._look()
             except Exception as error:  # noqa: BLE001 - raised where the test waits
                 self._tell(error)
+        for future in self._settling:
+            if not future.done():
+                future.set_result(None)
 
     @property
     def _is_awaited(self) -> bool:
@@ -453,11 +464,23 @@ class Environment:
 
     async def _until_settled(self) -> None:
         """Wait until the store has answered what was due up to now."""
-        settled = 0
-        while settled < _LOOKS_UNTIL_SETTLED:
-            await idle(_LOOK_EVERY)
-            answered = self._watched.under_way == 0 and self._loop.is_quiet
-            settled = settled + 1 if answered else 0
+        if self._closing:
+            return
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settling[settled] = 0
+        try:
+            await settled
+        finally:
+            del self._settling[settled]
+
+    def _is_settled(self) -> bool:
+        return self._watched.under_way == 0 and self._loop.is_quiet
+
+    def _count_settled(self, *, settled: bool) -> None:
+        for future, looks in self._settling.items():
+            self._settling[future] = looks + 1 if settled else 0
+            if looks + 1 >= _LOOKS_UNTIL_SETTLED and settled and not future.done():
+                future.set_result(None)
 
     # Whether everything waits
 
