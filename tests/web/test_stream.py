@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Message
 
 from perdure import App, JobContext
 from perdure.approvals import ApprovalTerms, Policy
@@ -19,7 +20,9 @@ from perdure.web.access.principal import Principal, Role
 from perdure.web.changes import Changes
 from perdure.web.shutdown import ServerShutdown
 from perdure.web.stream import MOST_OF_ONE, MOST_OF_TENANT, Streams
+from tests.support.asgi_request import SentRequest
 from tests.support.live_server import KIM, following, served
+from tests.support.web_client import TrustingGate
 
 
 @pytest.fixture
@@ -68,6 +71,28 @@ async def test_a_change_of_a_job_reaches_who_follows_and_no_other_tenant(app: Ap
                 assert {row["tenant"] for row in rows} == {"default"}
                 if any(row["state"] == "COMPLETED" for row in rows):
                     break
+
+
+class SubmitsAtOnce(SentRequest):
+    """A client that submits a job as soon as it has an answer, and leaves when it hears of it."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__("GET", "/api/v1/events?topics=jobs", iter(()), KIM)
+        self._app = app
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await self._app.submit(self._app.jobs["quick"](1))
+        await super()._send(message)
+        if b"event: jobs" in self.body:
+            self.hang_up()
+
+
+async def test_what_changes_as_soon_as_a_stream_is_answered_reaches_it(app: App) -> None:
+    client = SubmitsAtOnce(app)
+    async with app, asyncio.timeout(30):
+        await client.sent_to(app.asgi(access=TrustingGate()))
+    assert client.body.count(b"event: jobs") == 1
 
 
 async def test_who_comes_back_is_told_what_was_missed(app: App) -> None:

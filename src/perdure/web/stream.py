@@ -15,7 +15,7 @@ an event holds the positions, so that a browser that lost its connection goes on
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlencode
 import anyio
 import msgspec
 from msgspec import Struct
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Content, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from perdure.base.clock import SystemClock
@@ -97,12 +97,22 @@ class EventStream(StreamingResponse):
         async with anyio.create_task_group() as group:
             group.start_soon(self._end_with_client, receive, group.cancel_scope)
             with suppress(OSError):  # it has gone
+                # What the client changes as soon as it has an answer must reach it: the stream
+                # begins before it is answered.
+                frames = aiter(self.body_iterator)
+                self.body_iterator = _continued(await anext(frames), frames)
                 await self.stream_response(send)
             group.cancel_scope.cancel()
 
     async def _end_with_client(self, receive: Receive, scope: anyio.CancelScope) -> None:
         await self.listen_for_disconnect(receive)
         scope.cancel()
+
+
+async def _continued(begun: Content, rest: AsyncIterator[Content]) -> AsyncGenerator[Content, None]:
+    yield begun
+    async for each in rest:
+        yield each
 
 
 class Streams:
@@ -189,17 +199,18 @@ class _Stream:
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Yield what to send, until the client is gone or the server stops."""
-        yield b"retry: %d\n\n" % _RETRY
         async with self._streams.counted(self._request.principal) as is_open:
             if not is_open:
-                yield _frame("bye", {"code": "too_many_streams"})
+                yield _retry(_RETRY) + _frame("bye", {"code": "too_many_streams"})
                 return
             unwatch = await self._request.store.watch(self._changed.set, output=bool(self._outputs))
             try:
                 async for each in self._follow():
                     yield each
             except JobError as error:  # the store does not answer: the client comes back
-                yield _frame("bye", {"code": "store", "detail": type(error).__name__})
+                yield _retry(_RETRY) + _frame(
+                    "bye", {"code": "store", "detail": type(error).__name__}
+                )
             finally:
                 unwatch()
 
@@ -225,7 +236,7 @@ class _Stream:
                     yield _frame("bye", {"code": "signed_out"})
                     return
             await self._pause()
-        yield b"retry: %d\n" % _RETRY_AFTER_BYE + _frame("bye", {"code": "shutdown"})
+        yield _retry(_RETRY_AFTER_BYE) + _frame("bye", {"code": "shutdown"})
 
     async def _pause(self) -> None:
         """Wait for the next change, and not much longer than a server that stops would wait."""
@@ -245,7 +256,8 @@ class _Stream:
         changes = self._streams.changes
         batch = await changes.now() if at is None else await changes.after(at)
         self._batch, self._position = batch.number, batch.position
-        return [self._place(), *(self._of_batch(batch) if at is not None else ())]
+        missed = () if at is None else self._of_batch(batch)
+        return [_retry(_RETRY) + self._place(), *missed]
 
     async def _news(self) -> list[bytes]:
         found: list[bytes] = []
@@ -315,6 +327,11 @@ def _fields(text: str) -> dict[str, str]:
 
 def _position(text: str) -> int:
     return int(text) if _POSITION.fullmatch(text) else 0
+
+
+def _retry(milliseconds: int) -> bytes:
+    """Return the line that says when a client comes back; it is a part of the frame behind it."""
+    return b"retry: %d\n" % milliseconds
 
 
 def _frame(event: str, data: Any) -> bytes:
