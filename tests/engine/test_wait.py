@@ -9,37 +9,53 @@ from perdure.client import Client
 from perdure.engine.run.context import JobContext
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.state import JobState
+from perdure.jobs.state import JobState, StepState
 from tests.support.engine import durable, until
 
 
 @durable
-async def test_a_sleeping_job_holds_no_worker_and_goes_on_in_time(app: App) -> None:
+async def test_a_sleeping_job_holds_no_worker(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.sleep("1h")
+
+    async with app.running():
+        handle = await app.submit(job())
+        await until(app, handle.id, JobState.WAITING)
+        assert (await handle.job()).owner is None
+
+
+@durable
+async def test_a_sleeping_job_goes_on_in_time(app: App) -> None:
     @app.job
     async def job(ctx: JobContext) -> str:
         await ctx.sleep("150ms")
         return "woke"
 
     async with app.running():
-        handle = await app.submit(job())
-        await until(app, handle.id, JobState.WAITING)
-        assert (await handle.job()).owner is None
-        assert await handle.result("5s") == "woke"
+        assert await (await app.submit(job())).result("20s") == "woke"
 
 
 @durable
 async def test_a_sleep_does_not_begin_anew_after_a_restart(app: App) -> None:
+    runs: list[None] = []
+
     @app.job
-    async def job(ctx: JobContext) -> str:
-        await ctx.sleep("200ms")
-        return "woke"
+    async def job(ctx: JobContext) -> None:
+        runs.append(None)
+        sleep = ctx.sleep("1h")
+        await ctx.gather(sleep, ctx.receive("again"))
 
     async with app.running():
         handle = await app.submit(job())
         await until(app, handle.id, JobState.WAITING)
     before = (await handle.journal())[0].wake_at
+    await handle.send("again")
     async with app.running():
-        assert await handle.result("5s") == "woke"
+        while (await handle.journal())[1].state is not StepState.SUCCEEDED:
+            await perdure.process.sleep("5ms")
+        await until(app, handle.id, JobState.WAITING)
+    assert len(runs) > 1
     assert (await handle.journal())[0].wake_at == before
 
 
@@ -178,11 +194,13 @@ async def test_time_and_chance_are_the_same_at_every_replay(app: App) -> None:
     @app.job
     async def job(ctx: JobContext) -> None:
         seen.append((ctx.now(), ctx.uuid(), ctx.random().random()))
-        await ctx.sleep("60ms")
-        await ctx.sleep("60ms")
+        await ctx.receive("go")
 
     async with app.running():
-        await (await app.submit(job())).result("5s")
+        handle = await app.submit(job())
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        await handle.result("20s")
     assert len(seen) > 1
     assert len(set(seen)) == 1
 
