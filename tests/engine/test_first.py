@@ -14,8 +14,9 @@ from perdure import JobContext, Retry
 from perdure.app import App
 from perdure.base.errors import OperationCancelled, StepTimeout
 from perdure.engine.journal.run import Operation
+from perdure.engine.steps.waits import Child
 from perdure.jobs.approval import Person
-from perdure.jobs.model import QueueLimit
+from perdure.jobs.model import JobNews, QueueLimit
 from perdure.jobs.state import JobState, StepState
 from perdure.testing import crash_everywhere
 from tests.support.engine import QUICK, durable, nodes, until
@@ -280,6 +281,41 @@ async def test_a_child_that_ended_too_late_to_win_is_recorded_as_it_ended(app: A
         assert await handle.result("20s") == 0
     states = {entry.id: entry.state for entry in await handle.journal()}
     assert states["child:inner#1"] is StepState.SUCCEEDED
+
+
+def test_a_child_that_wins_is_recorded_with_the_choice_although_news_comes_at_that_moment(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, chosen = Child[Any].start, list[str]()
+
+    def start_and_hear(child: Child[Any]) -> None:
+        start(child)
+        if child.recorded and not child.raced and not chosen:
+            chosen.append(child.job.id)
+            run = child.run
+            news = JobNews(run.job.id, run.news, None, run.ends)
+            run.on_news(news, run.messages)
+
+    monkeypatch.setattr(Child, "start", start_and_hear)
+
+    @durable
+    async def case(app: App) -> None:
+        rivals = Rivals(app)
+
+        @app.job
+        async def job(ctx: JobContext) -> str:
+            return (await ctx.first(rivals.child(ctx), ctx.receive("never"))).value
+
+        handle = await app.submit(job())
+        async with serving(app):
+            await until(app, handle.id, JobState.WAITING)
+        await rivals.make_ready("child", handle)
+        async with serving(app):
+            assert await handle.result("20s", if_parked="raise") == "child"
+        assert len(chosen) == 1
+        assert "first#1" in {entry.id for entry in await handle.journal()}
+
+    case(url)
 
 
 @durable

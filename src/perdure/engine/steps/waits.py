@@ -232,9 +232,10 @@ class Child(Operation[R]):
         return self.raced
 
     async def _record_end(self) -> None:
-        entry = cast("JournalEntry", self._end)
-        await self.run.write(entry, *self.along)
-        self.ended(entry)
+        entry = self._end
+        if entry is not None:  # else there is news since, and it looks again
+            await self.run.write(entry, *self.along)
+            self.ended(entry)
 
     def running_entry(self) -> JournalEntry:
         """Return the entry of a child that is submitted."""
@@ -324,7 +325,8 @@ async def _look_at(run: Run, children: Sequence[Child[Any]]) -> None:
         looked = [(child, child.ended_entry(found.get(child.job.id))) for child in batch]
         ended = [(child, entry) for child, entry in looked if entry and not child.keeps(entry)]
         if ended:
-            await run.write(*(entry for _, entry in ended))
+            along = [each for child, _ in ended for each in child.along]
+            await run.write(*(entry for _, entry in ended), *dict.fromkeys(along))
         for child, entry in ended:
             child.ended(entry)
 
