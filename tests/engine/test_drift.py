@@ -44,7 +44,11 @@ class Scene:
         async def job(ctx: JobContext) -> Any:
             return await self.code(self, ctx)
 
-        self.pay, self.fail, self.job = pay, fail, job
+        @app.job
+        async def inner() -> int:
+            return await pay(3)
+
+        self.pay, self.fail, self.job, self.inner = pay, fail, job, inner
 
     async def began(self) -> Handle[Any]:
         """Return a job that has run as far as it can."""
@@ -175,6 +179,41 @@ def test_a_fork_with_steps_of_its_own_is_parked_as_any_job(url: str) -> None:
         scene.code = divides
         assert "but the journal expects pay#2" in await scene.parked(fork)
         assert (scene.paid, scene.undone) == ([1, 2, 2], [])
+
+    played(url, main)
+
+
+async def with_child(scene: Scene, ctx: JobContext) -> str:
+    await scene.pay(1)
+    await ctx.receive("begin")
+    await scene.inner()
+    await ctx.receive("go")
+    return "done"
+
+
+async def with_message(scene: Scene, ctx: JobContext) -> str:
+    await scene.pay(1)
+    await ctx.receive("begin")
+    await ctx.receive("go")
+    return "done"
+
+
+@pytest.mark.parametrize("code", [with_child, with_message], ids=lambda each: each.__name__)
+def test_a_fork_with_a_child_or_a_message_of_its_own_is_parked_as_any_job(
+    url: str, code: Code
+) -> None:
+    async def main(app: App) -> None:
+        scene = Scene(app, code)
+        source = await scene.began()
+        fork = await source.fork("receive:begin")
+        await fork.send("begin")
+        async with app.running():
+            while not any(each.id == "receive:go#1" for each in await fork.journal()):
+                await perdure.process.sleep("2ms")
+            await until(app, fork.id, JobState.WAITING)
+        scene.code = raises_at_once
+        assert "but the journal expects pay#1" in await scene.parked(fork)
+        assert scene.undone == []
 
     played(url, main)
 

@@ -723,6 +723,11 @@ def _is_expected(entry: JournalEntry) -> bool:
     )
 
 
+def _is_older(entry: JournalEntry, made: float) -> bool:
+    """Whether an entry is as a fork has got it, which was made then; only steps have attempts."""
+    return not entry.attempt and (entry.ended_at or entry.started_at or 0.0) < made
+
+
 def _is_in_order(entry: JournalEntry) -> bool:
     return entry.kind is EntryKind.VALUE and entry.name == IN_ORDER
 
@@ -995,8 +1000,8 @@ class Run:
         """
         if self.job.forked_from is None:
             return False
-        entries = self.journal.entries
-        return not any(entries[id].attempt for id in self.journal.unvisited)
+        unvisited = (self.journal.entries[id] for id in self.journal.unvisited)
+        return all(_is_older(entry, self.job.created_at) for entry in unvisited)
 
     def expects_more(self, did: str) -> NeedsAttention | ReplayInOrder:
         """Return how the run ends if its code does this before it asks for everything recorded."""
