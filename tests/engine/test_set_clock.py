@@ -20,10 +20,13 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.engine.worker.reaper import Reaper
 from perdure.jobs.approval import Approval, Person
+from perdure.jobs.model import QueueLimit
 from perdure.jobs.state import JobState
+from perdure.store.verbs.claim import Expired
 from tests.engine.test_outbox import Crowd
 from tests.support.engine import QUICK, nodes, until
 from tests.support.set_clock import StoreClock, suspend, with_set_clock
+from tests.support.store import GONE
 
 HOUR = 3600.0
 ANN = Person(id="ann", tenant="default", roles=frozenset({"approver"}))
@@ -256,6 +259,46 @@ def test_a_lease_is_not_taken_from_a_living_worker_when_the_clock_goes_forward(u
             clock.step(HOUR)
             for reaper in (one, two):
                 assert await reaper.free_expired() == []
+            over.set()
+            assert await handle.result("20s") == "done"
+        assert (await handle.job()).epoch == 1
+
+    case(url)
+
+
+def test_a_clock_that_goes_forward_during_a_look_takes_no_lease_from_a_living_worker(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @with_set_clock
+    async def case(app: App, clock: StoreClock) -> None:
+        begun, over = asyncio.Event(), asyncio.Event()
+
+        @app.step
+        async def work(ctx: StepContext) -> str:
+            begun.set()
+            await over.wait()
+            return "done"
+
+        @app.job
+        async def job(ctx: JobContext) -> str:
+            return await work()
+
+        store = await app.store()
+        look = store.expired
+
+        async def looked(silence: float) -> Expired:
+            found = await look(silence)
+            clock.step(HOUR)
+            return found
+
+        async with app.running():
+            handle = await app.submit(job())
+            await begun.wait()
+            (node,) = nodes(app)
+            dead = await app.submit(job().options(queue="other"))
+            await store.claim("dead", {"other": QueueLimit()}, 1, GONE)
+            monkeypatch.setattr(node.store, "expired", looked)
+            assert await Reaper(node).free_expired() == [dead.id]
             over.set()
             assert await handle.result("20s") == "done"
         assert (await handle.job()).epoch == 1

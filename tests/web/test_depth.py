@@ -59,6 +59,7 @@ def test_whatever_is_sent_is_looked_through_once(body: bytes) -> None:
         (b"[" * 65 + b"]" * 65, True),
         (b'"\\"', False),
         (b']"', False),
+        (b'\\"[', False),
     ],
     ids=repr,
 )
