@@ -6,6 +6,7 @@ import perdure
 from tests.programmes.chaos import chaos
 
 
+@pytest.mark.timeout(300)
 def test_workers_that_die_under_load_are_told_of_once_and_leave_nothing() -> None:
     report = perdure.run(chaos, 8)
     assert report.told == 8 * 24

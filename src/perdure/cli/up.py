@@ -199,6 +199,9 @@ class UpLog:
             yield
         except (BrokenPipeError, SystemExit):  # `rich` turns the first into the second
             self._console.quiet = True
+            # What is still in the buffer would be written, and refused again, as the program ends.
+            with Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), self._console.file.fileno())
 
 
 def _for_programs(facts: Values) -> dict[str, Any]:
