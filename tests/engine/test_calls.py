@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -80,6 +81,48 @@ async def test_a_call_in_a_step_fails_it_at_once_and_says_what_to_write(app: App
         with pytest.raises(JobFailed, match=r"inner\(\) was awaited inside the step outer#1"):
             await app.run(job())
     assert ran == [1]
+
+
+async def _in_a_group(call: Any) -> Any:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(call)
+
+
+@durable
+async def test_a_call_that_is_given_to_asyncio_says_to_write_gather(app: App) -> None:
+    ways: dict[str, Callable[[Any], Any]] = {
+        "gather": lambda call: asyncio.gather(call, call),
+        "wait": lambda call: asyncio.wait([call]),
+        "as_completed": lambda call: next(iter(asyncio.as_completed([call]))),
+        "create_task": asyncio.create_task,
+        "TaskGroup": _in_a_group,
+        "ensure_future": asyncio.ensure_future,
+        "shield": asyncio.shield,
+    }
+
+    @app.step
+    async def load(page: int) -> int:
+        return page
+
+    @app.job
+    async def job(way: str) -> None:
+        await ways[way](load(3))
+
+    async with app.running():
+        for way in ways:
+            with pytest.raises(JobFailed, match=r"`await ctx\.gather\(load\(3\), …\)`"):
+                await app.run(job(way))
+
+
+@durable
+async def test_a_call_that_asyncio_runs_outside_of_a_job_says_so(app: App) -> None:
+    @app.job
+    async def job() -> None: ...
+
+    with pytest.raises(NotInJob, match=r"`await app\.run\(job\(…\)\)`"):
+        await asyncio.create_task(cast("Any", job()))
+    with pytest.raises(asyncio.CancelledError):  # as of a coroutine that has not begun
+        cast("Any", job()).throw(asyncio.CancelledError())
 
 
 @durable

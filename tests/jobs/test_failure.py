@@ -32,6 +32,15 @@ def test_the_class_is_named_with_its_module() -> None:
     assert failure_of(json.JSONDecodeError("x", "", 0)).type == "json.decoder.JSONDecodeError"
 
 
+def test_a_group_of_errors_says_what_is_in_it() -> None:
+    inner = ExceptionGroup("inner", [KeyError("x"), Broken()])
+    failure = failure_of(caught(ExceptionGroup("two", [ValueError("no"), inner])))
+    assert failure.message == (
+        "two (2 sub-exceptions): ValueError: no; ExceptionGroup: inner (2 sub-exceptions): "
+        "KeyError: 'x'; Broken: <Broken: its text raised ValueError>"
+    )
+
+
 def test_a_job_sees_the_same_error_at_every_run() -> None:
     failure = failure_of(ValueError("x"), 4)
     error = Failure.unpack(failure.pack()).as_error("pay#1")

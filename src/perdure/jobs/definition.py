@@ -18,6 +18,7 @@ from typing import (
     Any,
     Generic,
     Literal,
+    NoReturn,
     ParamSpec,
     Protocol,
     TypeAlias,
@@ -274,7 +275,41 @@ class Call(Generic[R_co]):
         mine = (self.definition, self.args, self.kwargs, self.given)
         return mine == (they.definition, they.args, they.kwargs, they.given)
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
+    # What asyncio does with an awaitable of its own: `gather` and `wait` hash it, so that two equal
+    # calls would become one, and a task is only made of what has the methods of a coroutine.
+
+    def __hash__(self) -> int:
+        raise TypeError(self._not_for_asyncio())
+
+    def send(self, value: Any, /) -> NoReturn:
+        """Refuse to be run as an asyncio task, and say what to write.
+
+        Raises:
+            TypeError, NotInJob: Always.
+        """
+        del value
+        self._used = True
+        here = scope.get()
+        if here is None or isinstance(here, str):
+            raise NotInJob(self._not_in_job(here))
+        raise TypeError(self._not_for_asyncio())
+
+    def throw(self, error: BaseException, /, *_: Any) -> NoReturn:
+        """Raise the error, as a coroutine does that has not begun."""
+        self._used = True
+        raise error
+
+    def close(self) -> None:
+        """Do nothing, as a coroutine that has not begun."""
+        self._used = True
+
+    def _not_for_asyncio(self) -> str:
+        self._used = True
+        return (
+            f"asyncio cannot run {self!r}, and no set or dict can hold it. To run calls at the "
+            f"same time, write `await ctx.gather({self!r}, …)`; to begin one now and await it "
+            f"later, `ctx.start({self!r})`"
+        )
 
     def __del__(self) -> None:
         # Like Python's own warning about coroutines. Outside of a job a call may well be only data.

@@ -106,7 +106,7 @@ def failure_of(
     limits: PayloadLimits = LIMITS,
 ) -> Failure:
     """Return an exception as data, whatever it holds; one of `raises` so that it can come back."""
-    message, data = safe_text(error, str), _NO_DATA
+    message, data = _message(error), _NO_DATA
     if isinstance(error, raises):
         permanent, outage = True, False
         try:
@@ -123,6 +123,15 @@ def failure_of(
         step=_stopped_at(error),
         data=data,
     )
+
+
+def _message(error: BaseException) -> str:
+    """Return the text of an error; that of a group names what is in it."""
+    text = safe_text(error, str)
+    if not isinstance(error, BaseExceptionGroup):
+        return text
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return f"{text}: {'; '.join(f'{type(e).__name__}: {_message(e)}' for e in group.exceptions)}"
 
 
 def _stopped_at(error: BaseException) -> str:
