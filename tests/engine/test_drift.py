@@ -15,7 +15,7 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.failure import Failure
 from perdure.jobs.state import JobState
-from tests.support.engine import QUICK, until
+from tests.support.engine import QUICK, nodes, until
 
 Code = Callable[["Scene", JobContext], Coroutine[Any, Any, Any]]
 
@@ -529,5 +529,71 @@ def test_a_deadline_during_a_replay_that_has_not_asked_for_everything_undoes(url
             await asyncio.wait_for(replaying.wait(), 20)
             await until(app, handle.id, JobState.COMPENSATED)
         assert scene.undone == [2, 1]
+
+    played(url, main)
+
+
+# Code that was not changed, and does something else each time
+
+SAME = "The code is the same as at the run before, and did something else: take times, random"
+PERHAPS = "If it was not, it did something else this time: take times, random"
+
+
+class Rounds:
+    """Code of a job that waits twice, and pays another amount when it is told to."""
+
+    def __init__(self) -> None:
+        self.usd = 1
+
+    async def __call__(self, scene: Scene, ctx: JobContext) -> None:
+        await scene.pay(self.usd)
+        await ctx.receive("go")
+        await ctx.receive("go")
+
+
+def test_code_that_was_not_changed_is_told_what_to_take_from_the_context(url: str) -> None:
+    async def main(app: App) -> None:
+        rounds = Rounds()
+        scene = Scene(app, rounds)
+        async with app.running():
+            handle = await app.submit(scene.job())
+            await until(app, handle.id, JobState.WAITING)
+            rounds.usd = 2
+            why = await scene.parked(handle)
+        assert SAME in why
+        assert "from ctx.now(), ctx.random() and ctx.uuid()" in why
+        assert "version" not in why
+
+    played(url, main)
+
+
+def test_a_worker_that_has_not_seen_the_job_begin_names_both_causes(url: str) -> None:
+    async def main(app: App) -> None:
+        scene = Scene(app, rounds := Rounds())
+        handle = await scene.began()
+        rounds.usd = 2
+        why = await scene.parked(handle)
+        assert "If it was changed since, run a worker with the code as it was" in why
+        assert PERHAPS in why
+
+    played(url, main)
+
+
+def test_a_worker_that_gets_a_job_back_from_another_names_both_causes(url: str) -> None:
+    async def main(app: App) -> None:
+        scene = Scene(app, rounds := Rounds())
+        async with app.running():
+            handle = await app.submit(scene.job())
+            await until(app, handle.id, JobState.WAITING)
+            (first,) = nodes(app)
+            first.drain()
+            async with app.running():  # another worker, which runs the job meanwhile
+                await handle.send("go")
+                while len(await handle.journal()) < 3:
+                    await perdure.process.sleep("2ms")
+                await until(app, handle.id, JobState.WAITING)
+            first.resume()
+            rounds.usd = 2
+            assert PERHAPS in await scene.parked(handle)
 
     played(url, main)

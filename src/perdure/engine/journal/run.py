@@ -775,6 +775,7 @@ class Run:
 
         # What is known about the job
         self.journal = Journal(claim.journal, node.limits.compared)
+        self.same_code = False  # this worker has run the job from the beginning, and nobody else
         self.news = claim.news  # how far the news of the job has been read
         self.ends = 0  # the same for the ends of its children; the first look is always new
         self.messages = list(claim.messages)

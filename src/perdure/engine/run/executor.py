@@ -306,10 +306,18 @@ def _with_version(run: Run, verdict: NeedsAttention) -> NeedsAttention:
     return replace(verdict, failure=replace(failure, message=message))
 
 
+_SAME_AGAIN = (
+    "take times, random numbers and ids from ctx.now(), ctx.random() and ctx.uuid(), and what else "
+    "may differ from a step"
+)
+
+
 def _which_version(run: Run) -> str:
     job, definition = run.job, run.node.registry.jobs.get(run.job.name)
     if job.plan is not None or definition is None:
         return "Run a worker with the code that began it, then resume it"
+    if run.same_code:
+        return f"The code is the same as at the run before, and did something else: {_SAME_AGAIN}"
     began = f"The job belongs to version {job.version} of {job.name}"
     if definition.version == job.version and (change := run.journal.unknown_change()) is not None:
         return (
@@ -320,9 +328,10 @@ def _which_version(run: Run) -> str:
         )
     if definition.version == job.version:
         return (
-            f"{began}, which this code is said to be: it was changed since. Run a worker with the "
-            "code as it was, then resume the job; and give the changed code another version=, or "
-            "keep the old way beside the new one with ctx.patched()"
+            f"{began}, which this code is said to be. If it was changed since, run a worker with "
+            "the code as it was, then resume the job; and give the changed code another version=, "
+            "or keep the old way beside the new one with ctx.patched(). If it was not, it did "
+            f"something else this time: {_SAME_AGAIN}"
         )
     return (
         f"{began}, and version {definition.version} accepts that, but does something else. Run a "

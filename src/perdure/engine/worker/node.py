@@ -35,6 +35,7 @@ _log = logging.getLogger("perdure.worker")
 
 # Shorter ones change nothing for a lease, and cannot be told from a slow read of the clock.
 _LEAST_SUSPENSION = 0.05  # seconds
+_MOST_REMEMBERED = 10_000  # jobs that wait, of which it is known that only this worker has run them
 
 
 def _process_for_worker() -> Process:
@@ -57,7 +58,7 @@ class WorkerNode:
     key = ""  # the id of the key by which it encrypts payloads
     lacks_keys: tuple[str, ...] = ()  # of the store; it claims nothing without them
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - one state
         self,
         store: Store,
         registry: DefinitionTable,
@@ -84,6 +85,8 @@ class WorkerNode:
         self.runtime, self.loop = me.runtime, me.runtime.loop
         self.runs: dict[str, Run] = {}
         self.claimed: set[str] = set()  # jobs that run here, or are about to
+        # Jobs that only this worker has run since they began, by the epoch of their last run here.
+        self._only_here: dict[str, int] = {}
         self.looking = False  # the producer is looking: a command to a job may be known soon
         self.claiming = False  # a claim is under way: we may own jobs that are not in `claimed` yet
         self.draining = self.stopping = False  # stopping: it drains for good
@@ -160,6 +163,8 @@ class WorkerNode:
         if old := self.runs.get(run.job.id):  # its lease ran out, and we claimed the job again
             old.lose_lease()
         self.runs[run.job.id] = run
+        last = self._only_here.pop(run.job.id, None)
+        run.same_code = not run.journal.entries or last == run.epoch - 1
         if self.draining:
             run.end(Drained())
 
@@ -168,8 +173,15 @@ class WorkerNode:
         if self.runs.get(run.job.id) is run:
             del self.runs[run.job.id]
             self.claimed.discard(run.job.id)
+            if run.same_code and run.verdict is not None:  # else the code itself has ended the job
+                self._remember(run)
         self.changed.set()
         self.poke()
+
+    def _remember(self, run: Run) -> None:
+        self._only_here[run.job.id] = run.epoch
+        if len(self._only_here) > _MOST_REMEMBERED:
+            del self._only_here[next(iter(self._only_here))]
 
     @property
     def free(self) -> int:
