@@ -1,6 +1,7 @@
 """Exceptions that a step or job declares come back as their own type, wherever they go."""
 
 import asyncio
+import traceback
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from perdure import Retry
 from perdure.app import App
-from perdure.base.errors import JobFailed, StepFailed
+from perdure.base.errors import JobFailed, JobParked, StepFailed, Unavailable
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState, StepState
@@ -256,3 +257,73 @@ async def test_an_outcome_that_is_not_declared_any_more_parks_the_job(app: App) 
     assert failure is not None
     assert "does not declare in `raises` any more" in failure.message
     assert not again.is_set()
+
+
+# The lines of code
+
+
+def lines_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+@durable
+async def test_a_failed_job_shows_the_lines_of_its_steps_also_to_a_parent(app: App) -> None:
+    @app.step(retry=Retry(attempts=1))
+    async def divide(by: int) -> float:
+        return 1 / by  # here the step fails
+
+    @app.job
+    async def job() -> float:
+        return await divide(0)  # here the job fails
+
+    @app.job
+    async def parent() -> float:
+        return await job()  # here its parent fails
+
+    async with app.running():
+        with pytest.raises(JobFailed) as caught:
+            await app.run(parent())
+    shown = lines_of(caught.value)
+    where = [shown.index(f"here {who} fails") for who in ("the step", "the job", "its parent")]
+    assert where == sorted(where)  # the cause comes first
+
+
+@durable
+async def test_a_step_that_failed_at_an_earlier_run_still_shows_its_lines(app: App) -> None:
+    shown: list[str] = []
+
+    @app.step(retry=Retry(attempts=1))
+    async def divide(by: int) -> float:
+        return 1 / by  # here the step fails
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        try:
+            await divide(0)
+        except StepFailed as error:
+            shown.append(lines_of(error))
+        await ctx.receive("go")
+
+    async with app.running():
+        handle = await app.submit(job())
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        await handle.result("20s")
+    assert len(shown) == 2
+    assert all("here the step fails" in each for each in shown)
+
+
+@durable
+async def test_a_parked_job_shows_the_lines_too(app: App) -> None:
+    @app.step(retry=Retry(attempts=1))
+    async def fetch() -> None:
+        raise Unavailable("the shop is closed")  # here it stops
+
+    @app.job
+    async def job() -> None:
+        await fetch()
+
+    async with app.running():
+        with pytest.raises(JobParked) as caught:
+            await app.run(job())
+    assert "# here it stops" in lines_of(caught.value)

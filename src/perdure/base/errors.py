@@ -30,7 +30,7 @@
      ├── HostDown                   the OS process or thread that it ran in is gone
      └── LinkedProcessDown          a linked process died, and this one with it
 
-    RemoteError(Exception)          replaces an exception that could not be sent as it was
+    RemoteError(Exception)          replaces an exception that is not here itself
 
     JobError(Exception)             durable jobs: something cannot be done, or failed
      ├── JobNotFound                no job has that id
@@ -296,7 +296,7 @@ class HostDown(ProcessExit):
 
 
 class RemoteError(Exception):
-    """Replaces an exception of another OS process that could not be sent as it was.
+    """Replaces an exception of another OS process, or of an earlier run, that is not here itself.
 
     `kind` is the name of its class, `text` its message, `trace` where it was raised.
     """
@@ -425,7 +425,7 @@ class IllegalTransition(JobError):
 
 
 class JobFailed(JobError):
-    """The job ended without a result; `state` says how, `failure` why."""
+    """The job ended without a result; `state` says how, `failure` why, `__cause__` where."""
 
     def __init__(self, job_id: str, state: str, failure: str) -> None:
         super().__init__(f"job {job_id} is {state}: {failure}")
@@ -449,7 +449,8 @@ class JobParked(JobError):
 class StepFailed(JobError):
     """A step failed for good: no retry is left, or its error is permanent.
 
-    `error_type` and `error` say what it raised; on the first run `__cause__` is the exception.
+    `error_type` and `error` say what it raised; `__cause__` is the exception, or a `RemoteError` in
+    a replay.
     """
 
     def __init__(

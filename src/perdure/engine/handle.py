@@ -184,7 +184,8 @@ class Handle(Generic[R]):
         states = _ALSO_PARKED if if_parked == "raise" else frozenset[JobState]()
         outcome = await self._reached(timeout, states)
         if outcome.state is JobState.NEEDS_ATTENTION:
-            raise JobParked(self.id, reason_of(outcome))
+            cause = None if outcome.error is None else Failure.unpack(outcome.error).as_cause()
+            raise JobParked(self.id, reason_of(outcome)) from cause
         refuse_sealed(outcome.result or outcome.error or b"")
         if outcome.state is not JobState.COMPLETED or outcome.result is None:
             raises = () if self._definition is None else self._definition.raises

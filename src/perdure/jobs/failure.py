@@ -18,6 +18,7 @@ from perdure.base.errors import (
     DefinitionError,
     JobError,
     JobFailed,
+    RemoteError,
     StepFailed,
     Unstorable,
     safe_text,
@@ -32,6 +33,7 @@ LONGEST_TRACE = 16_384
 _SCANNED = 4
 
 _NO_DATA: Final = Raw(b"null")
+_HAS_LINES: Final = '\n  File "'
 
 Raises: TypeAlias = tuple[type[Exception], ...]
 
@@ -72,9 +74,22 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Read what `pack` returned."""
         return msgspec.json.decode(data, type=cls)
 
-    def as_error(self, step: str) -> StepFailed:
-        """Return the exception that the job sees, the same on the first run and on every replay."""
-        return StepFailed(step, self.type, self.message, self.attempt, outage=self.outage)
+    def as_error(self, step: str, cause: BaseException | None = None) -> StepFailed:
+        """Return the exception that the job sees, the same on the first run and on every replay.
+
+        Its cause is what the step raised, or in a replay what is left of that.
+        """
+        failed = StepFailed(step, self.type, self.message, self.attempt, outage=self.outage)
+        failed.__cause__ = cause or self.as_cause()
+        return failed
+
+    def as_cause(self) -> RemoteError | None:
+        """Return what stands for the exception, with the lines of code at which it was raised."""
+        if _HAS_LINES not in self.trace:
+            return None
+        cause = RemoteError(self.type, self.message, self.trace)
+        cause.add_note(self.trace.rstrip())
+        return cause
 
     @property
     def is_outcome(self) -> bool:
@@ -151,7 +166,10 @@ def job_error(job_id: str, state: str, error: bytes | None, raises: Raises) -> E
     failure = None if error is None else Failure.unpack(error)
     why = "no reason is known" if failure is None else failure.summary()
     failed = JobFailed(job_id, state, why)
-    return (None if failure is None else failure.raised(raises, failed)) or failed
+    if failure is None:
+        return failed
+    failed.__cause__ = failure.as_cause()
+    return failure.raised(raises, failed) or failed
 
 
 def type_name(kind: type[Any]) -> str:

@@ -33,7 +33,6 @@ from perdure.base.errors import (
     OperationCancelled,
     PayloadTooLarge,
     Permanent,
-    StepFailed,
     StepTimeout,
 )
 from perdure.engine import crashpoint, events
@@ -463,16 +462,13 @@ class StepOperation(Operation[R]):
         await self.run.write(
             failed, *self.along, events=(told,), notices=notices, withdraws=failed.id
         )
-        raised = self._error_of(failure)
-        if isinstance(raised, StepFailed):
-            raised.__cause__ = error
-        self.finish(None, raised)
+        self.finish(None, self._error_of(failure, error))
         if self.on_end is not None:
             events.undo_failed(self, self.attempt, failure.summary())
 
-    def _error_of(self, failure: Failure) -> Exception:
+    def _error_of(self, failure: Failure, cause: BaseException | None = None) -> Exception:
         """Return what the code gets, the same on the first run and on every replay."""
-        failed = failure.as_error(self.entry.id)
+        failed = failure.as_error(self.entry.id, cause)
         try:
             raised = failure.raised(self.step.raises, failed)
         except Drift as misfit:
