@@ -49,7 +49,7 @@ from perdure.jobs.model import NewJob, QueueLimit
 from perdure.jobs.plan import Plan
 from perdure.jobs.text_limits import check_defined
 from perdure.process.process import current
-from perdure.process.runtime import Runtime, run
+from perdure.process.runtime import Runtime, check_no_loop, run
 from perdure.store.open import check_url
 from perdure.web.entry import web_app
 
@@ -251,10 +251,14 @@ class App(JobRegistry, Caller):
 
         See `run` for the arguments and errors.
         """
+        is_call = isinstance(call, Call | Plan)
+        instead = "`await app.run(…)`" if is_call else "`async with app.running():`"
+        fn = cast("Call[Any]", call).definition.fn if isinstance(call, Call) else call
+        check_no_loop("app.run_sync()", f"write {instead} there", getattr(fn, "__module__", ""))
 
         async def main() -> Any:
             try:
-                if isinstance(call, Call | Plan):
+                if is_call:
                     return await self.run(cast("Call[Any]", call), **options)
                 if isinstance(call, JobDefinition):
                     job_of_call(call, "app.run_sync")
@@ -272,6 +276,7 @@ class App(JobRegistry, Caller):
 
     def serve_sync(self, settings: WorkerSettings | None = None) -> None:
         """Run a worker as the main function of a process, until SIGTERM; a second cancels steps."""
+        check_no_loop("app.serve_sync()", "write `await app.serve()` there")
 
         async def main() -> None:
             try:

@@ -106,6 +106,19 @@ def test_eight_threads_get_their_results_beside_a_running_worker(url: str) -> No
     asyncio.run(app.close())
 
 
+async def test_what_makes_a_loop_of_its_own_says_what_to_write_in_a_running_one() -> None:
+    app = adding("sqlite:///never_opened.db")
+
+    async def main() -> None: ...
+
+    with pytest.raises(RuntimeError, match=r"app\.run_sync\(\) .*`await app\.run\(…\)` there"):
+        app.run_sync(app.find_job("add")(1))
+    with pytest.raises(RuntimeError, match=r"app\.run_sync\(\) .*`async with app\.running\(\):`"):
+        app.run_sync(main)
+    with pytest.raises(RuntimeError, match=r"app\.serve_sync\(\) .*`await app\.serve\(\)` there"):
+        app.serve_sync()
+
+
 def test_run_sync_in_a_thread_leaves_the_store_to_a_running_worker(url: str) -> None:
     app = adding(url)
     with WorkerThread(app):

@@ -91,7 +91,7 @@ def run_in(
 ) -> Any:
     """Run `main` as the root process of a given runtime."""
     check_function(main, "run")
-    _check_no_loop(main)
+    check_no_loop("perdure.run()", _IN_A_LOOP, main.__module__)
     loop = (loop_factory or new_loop)()
     try:
         outcome = loop.run_until_complete(_serve(runtime, main, args))
@@ -106,19 +106,33 @@ def run_in(
     raise outcome.error
 
 
-def _check_no_loop(main: Function) -> None:
+_IN_A_LOOP = (
+    "use `async with perdure.process.Runtime():` there, or process.spawn() if this is a process"
+)
+
+
+def check_no_loop(what: str, instead: str, module: str = "") -> None:
+    """Check that no loop runs here yet.
+
+    Args:
+        what: What makes a loop of its own, for the message.
+        instead: What to write where a loop runs.
+        module: Where the function that is to be run was defined.
+
+    Raises:
+        RuntimeError: One does; the message says what to write.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    if main.__module__ == "__mp_main__":  # an OS worker imports the main module
+    if module == "__mp_main__":  # an OS worker imports the main module
         raise RuntimeError(
             "a worker imports this file too: "
-            'put perdure.run() under `if __name__ == "__main__":`, so that it runs only once'
+            f'put {what} under `if __name__ == "__main__":`, so that it runs only once'
         )
     raise RuntimeError(
-        "perdure.run() makes a loop of its own and cannot be called in a running event loop: "
-        "use `async with perdure.process.Runtime():` there, or process.spawn() if this is a process"
+        f"{what} makes a loop of its own and cannot be called in a running event loop: {instead}"
     )
 
 
