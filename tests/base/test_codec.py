@@ -1,6 +1,7 @@
 """What is stored comes back as it was, or is refused."""
 
 import enum
+import json
 import math
 import re
 import sys
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from random import Random
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, NewType, TypedDict, cast
 from uuid import UUID
 
 import attrs
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
-from pydantic import BaseModel, SecretStr, field_serializer
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, SecretStr, field_serializer
 
 from perdure.base.codec import (
     Codec,
@@ -38,6 +39,7 @@ from perdure.base.errors import (
     WrongType,
     safe_text,
 )
+from perdure.base.schema import json_schema
 from perdure.base.secret import Secret
 
 
@@ -100,6 +102,57 @@ class Batch:
     mails: list[Mail]
 
 
+class User(BaseModel):
+    user_id: int = Field(alias="userId")
+
+
+class Read(BaseModel):
+    user_id: int = Field(validation_alias=AliasPath("user", "id"))
+
+
+class Written(BaseModel):
+    user_id: int = Field(serialization_alias="userId")
+
+
+class Both(BaseModel):
+    user_id: int = Field(validation_alias="uid", serialization_alias="userId")
+
+
+class ByAlias(BaseModel):
+    model_config = ConfigDict(serialize_by_alias=True, extra="forbid")
+
+    user_id: int = Field(alias="userId")
+
+
+class Team(BaseModel):
+    model_config = ConfigDict(alias_generator=str.upper, extra="forbid")
+
+    lead: User
+    others: list[Both | None]
+
+
+class Roster(Struct):
+    users: list[User]
+
+
+class Float64(float):
+    """As numpy's."""
+
+
+class Int64:
+    """As numpy's, which is no int."""
+
+    dtype = "int64"
+
+    def tolist(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Page:
+    rows: list[int]
+
+
 AT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 KNOWN: list[tuple[Any, Any]] = [
     (None, Any),
@@ -139,6 +192,16 @@ KNOWN: list[tuple[Any, Any]] = [
     ([Mail(to="a"), 3, None], list[Mail | int | None]),
     (Batch([Mail(to="a")]), Batch),
     ({"a": {"b": 1}}, dict[str, object]),
+    (User(userId=1), User),
+    (Read.model_validate({"user": {"id": 1}}), Read),
+    (Written(user_id=1), Written),
+    (Both.model_validate({"uid": 1}), Both),
+    (ByAlias(userId=1), ByAlias),
+    (Team.model_validate({"LEAD": {"userId": 1}, "OTHERS": [{"uid": 2}, None]}), Team),
+    ({"a": [User(userId=1)]}, dict[str, list[User]]),
+    (User(userId=1), User | None),
+    (Roster([User(userId=1)]), Roster),
+    ([Float64(1.5)], Any),
 ]
 
 REFUSED: list[tuple[Any, Any, str]] = [
@@ -166,6 +229,10 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (object(), Any, "an `object` cannot be stored"),
     ({"a": [object()]}, dict[str, object], "at a[0]: an `object` cannot be stored"),
     (Shouted(text="a"), Shouted, "at text: it would come back as 'A'"),
+    (Float64("nan"), Any, "JSON cannot represent nan"),
+    ([Int64()], Any, "at [0]: an `Int64` cannot be stored: write `.tolist()`"),
+    ((1, (2, 3)), list[Any], "at [1]: a `tuple` would come back as a `list`"),
+    (Page(cast("Any", {1})), Page, "at rows: a `set` would come back as a `list`"),
     (Secret("hush"), Any, "it is a secret"),
     ({"a": Secret("hush")}, Any, "at a: it is a secret"),
     (Letter(code=SecretStr("hush")), Letter, "at code: it is a secret"),
@@ -188,6 +255,46 @@ def test_what_would_come_back_otherwise_is_refused(value: Any, declared: Any, wh
         encode(value, declared)
     assert why in str(caught.value)
     assert "hush" not in str(caught.value)
+
+
+Numbers = NewType("Numbers", list[int])
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "back"),
+    [
+        ((1, 2), list[int], [1, 2]),
+        ((), list, []),
+        ((1, 2), list[int] | None, [1, 2]),
+        ((1, 2), Numbers, [1, 2]),
+        ((1, 2), Annotated[list[int], "numbers"], [1, 2]),
+        ({"a": ((1,), (2,))}, dict[str, list[list[int]]], {"a": [[1], [2]]}),
+        ([1, 2], tuple, (1, 2)),
+        ([1, 2], tuple[int, ...], (1, 2)),
+        ([(1,), [2]], tuple[list[int], tuple[int]], ([1], (2,))),
+        ((Mail(to="a"),), list[Mail], [Mail(to="a")]),
+        (Page(cast("Any", (1, 2))), Page, Page([1, 2])),
+        ((Page(cast("Any", (1,))),), list[Page], [Page([1])]),
+    ],
+    ids=shown,
+)
+def test_a_tuple_is_stored_as_the_list_that_is_declared(
+    value: Any, declared: Any, back: Any
+) -> None:
+    assert decode(encode(value, declared), declared) == back
+
+
+def test_a_model_is_read_by_its_aliases_and_by_the_names_of_its_fields() -> None:
+    assert [decode(data, User) for data in (b'{"userId":1}', b'{"user_id":1}')] == [
+        User(userId=1),
+        User(userId=1),
+    ]
+
+
+def test_a_schema_names_fields_as_they_are_stored() -> None:
+    written = {User: "user_id", ByAlias: "userId", Roster: "user_id"}
+    for kind, name in written.items():
+        assert f'"{name}"' in json.dumps(json_schema(kind))
 
 
 def test_minus_zero_stays_minus_zero() -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from msgspec import Struct
+from pydantic import BaseModel, Field
 
 import perdure
 from perdure import JobContext, Retry, StepContext, SyncStepContext
@@ -90,10 +91,11 @@ async def _in_a_group(call: Any) -> Any:
 
 @durable
 async def test_a_call_that_is_given_to_asyncio_says_to_write_gather(app: App) -> None:
+    untyped: Any = asyncio
     ways: dict[str, Callable[[Any], Any]] = {
-        "gather": lambda call: asyncio.gather(call, call),
-        "wait": lambda call: asyncio.wait([call]),
-        "as_completed": lambda call: next(iter(asyncio.as_completed([call]))),
+        "gather": lambda call: untyped.gather(call, call),
+        "wait": lambda call: untyped.wait([call]),
+        "as_completed": lambda call: next(iter(untyped.as_completed([call]))),
         "create_task": asyncio.create_task,
         "TaskGroup": _in_a_group,
         "ensure_future": asyncio.ensure_future,
@@ -672,3 +674,61 @@ async def test_a_call_in_another_thread_fails_instead_of_waiting_for_ever(app: A
 
     with pytest.raises(JobFailed, match="is called in another thread"):
         await app.run(work())
+
+
+# Values at the boundary
+
+
+class Account(BaseModel):
+    user_id: int = Field(alias="userId")
+    friends: list["Account"] = Field(default=[], validation_alias="peers")
+
+
+@durable
+async def test_models_with_aliases_go_through_steps_children_and_results(app: App) -> None:
+    @app.step
+    async def befriend(account: Account, others: list[Account]) -> Account:
+        return account.model_copy(update={"friends": others})
+
+    @app.job
+    async def child(account: Account) -> list[Account]:
+        return [account]
+
+    @app.job
+    async def job(ctx: JobContext, account: Account) -> dict[str, Account]:
+        found = await child(account)
+        await ctx.receive("go")  # and once more, from the journal
+        return {"one": await befriend(account, [*found, *await child(account)])}
+
+    one = Account(userId=1)
+    async with app.running():
+        handle = await app.submit(job(one))
+        await until(app, handle.id, JobState.WAITING)
+        await handle.send("go")
+        found = await handle.result("20s")
+    assert found == {"one": one.model_copy(update={"friends": [one, one]})}
+    assert await handle.status() is JobState.COMPLETED
+
+
+@durable
+async def test_what_gather_returns_can_be_the_list_that_a_job_declares(app: App) -> None:
+    sums: list[list[int]] = []
+
+    @app.step
+    async def load(page: int) -> int:
+        return page
+
+    @app.step
+    async def add(pages: list[int]) -> int:
+        sums.append(list(pages))
+        return sum(pages)
+
+    @app.job
+    async def job(ctx: JobContext) -> list[int]:
+        pages: Any = await ctx.gather(load(1), load(2))
+        await add(pages)
+        return pages
+
+    async with app.running():
+        assert await app.run(job()) == [1, 2]
+    assert sums == [[1, 2]]

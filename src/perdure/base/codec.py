@@ -49,6 +49,7 @@ from perdure.base.schema import (
     adapted,
     check,
     fields_of,
+    fitted,
     is_abstract,
     is_secret,
     read_unknown,
@@ -104,7 +105,7 @@ class Codec(Generic[T]):
         kind: Which limit applies.
     """
 
-    __slots__ = ("_loose", "_read", "_read_escaped", "kind", "what")
+    __slots__ = ("_declared", "_loose", "_read", "_read_escaped", "kind", "what")
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class Codec(Generic[T]):
             self._read, self._read_escaped, abstract = prepare(declared)
         except (TypeError, NameError) as error:
             raise DefinitionError(f"{what} cannot have the type {declared!r}: {error}") from None
-        self._loose = abstract if loose is None else loose
+        self._declared, self._loose = declared, abstract if loose is None else loose
 
     def encode(self, value: T, limits: PayloadLimits = LIMITS) -> bytes:
         """Return the value as JSON.
@@ -202,7 +203,8 @@ class Codec(Generic[T]):
 
     def _look_closer(self, value: T, back: T) -> None:
         """Raise Unstorable if a value differs from what came back, unless only its `==` says so."""
-        if found := flaw(value) or difference(value, back, loose=self._loose):
+        fit = fitted(value, self._declared)
+        if found := flaw(value) or difference(fit, back, loose=self._loose):
             raise Unstorable(f"{_place(self.what, found.path)}: {found.why}")
 
     def _refuse(self, value: T, limits: PayloadLimits, error: Exception) -> NoReturn:
@@ -509,6 +511,8 @@ def _advice(value: Any) -> str:
     base = next((each for each in (str, int, float) if isinstance(value, each)), None)
     if base:
         return f"make it a plain {base.__name__}"
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # of numpy, or like it
+        return "write `.tolist()`, which makes plain values of it"
     return "use plain JSON values, a dataclass, a Struct or a model"
 
 

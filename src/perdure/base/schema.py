@@ -7,9 +7,12 @@ msgspec reads and writes most types. The rest is decided here: pydantic models, 
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
-from types import NoneType
-from typing import Annotated, Any, NewType, cast, get_args, get_origin
+from copy import copy
+from functools import cache, partial
+from inspect import signature
+from itertools import repeat
+from types import NoneType, UnionType
+from typing import Annotated, Any, NewType, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import inspect as description
@@ -105,6 +108,58 @@ def is_abstract(declared: Any) -> bool:
     return any(getattr(part, "__module__", "") == _ABSTRACT for part in parts(declared))
 
 
+def fitted(value: Any, declared: Any) -> Any:
+    """Return a value with lists for tuples, and tuples for lists, where its type says so.
+
+    Nothing is lost by that: `ctx.gather` returns a tuple, and a job may declare a list.
+    """
+    declared = _plain_type(declared)
+    kind, inner = get_origin(declared) or declared, get_args(declared)
+    given = cast("Any", type(value))
+    if given in (list, tuple) and kind in (list, tuple):
+        alike = kind is list or not inner or inner[-1] is Ellipsis
+        each = repeat((*inner, Any)[0]) if alike else inner
+        return cast("Any", kind)(map(fitted, value, each))
+    if given is dict and kind is dict and inner:
+        both = cast("dict[Any, Any]", value).items()
+        return {key: fitted(part, inner[1]) for key, part in both}
+    if isinstance(kind, type) and given is kind and not is_model(kind):
+        return _fitted_fields(value, given)
+    return value
+
+
+def _plain_type(declared: Any) -> Any:
+    """Return a type without its annotations, its new name, and None beside it."""
+    if isinstance(declared, NewType):
+        return _plain_type(declared.__supertype__)
+    if hasattr(declared, "__value__"):  # `type X = …` of Python 3.12
+        return _plain_type(declared.__value__)
+    inner = [each for each in get_args(declared) if each is not NoneType]
+    if get_origin(declared) is Annotated:
+        return _plain_type(inner[0])
+    if get_origin(declared) in (Union, UnionType) and len(inner) == 1:
+        return _plain_type(inner[0])
+    return declared
+
+
+def _fitted_fields(value: Any, kind: type[Any]) -> Any:
+    """Return an object with fields that fit their types; a copy if one of them has changed."""
+    fields = fields_of(value)
+    if not fields:
+        return value
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except Exception:  # noqa: BLE001  a type that is not known at run time
+        return value
+    fit = {name: fitted(part, hints.get(name, Any)) for name, part in fields.items()}
+    changed = {name: part for name, part in fit.items() if part is not fields[name]}
+    made = copy(value) if changed else value
+    put = msgspec.structs.force_setattr if isinstance(value, msgspec.Struct) else object.__setattr__
+    for name, part in changed.items():
+        put(made, name, part)
+    return made
+
+
 def adapted(declared: Any) -> Any:
     """Return a declaration that msgspec can read; pydantic models become stand-ins."""
     if not any(is_model(part) for part in parts(declared)):
@@ -114,8 +169,10 @@ def adapted(declared: Any) -> Any:
         adapter = pydantic.TypeAdapter(declared)
     except pydantic.errors.PydanticSchemaGenerationError:
         return declared  # a Struct with models inside: msgspec reads it, and asks us for the models
-    describe = partial(adapter.json_schema, mode="serialization")
-    members = {"read": staticmethod(adapter.validate_json), "describe": staticmethod(describe)}
+    by_alias = any(is_model(part) and _writes_aliases(part) for part in parts(declared))
+    describe = partial(adapter.json_schema, mode="serialization", by_alias=by_alias)
+    read = partial(adapter.validate_json, **_by_both(pydantic.BaseModel))
+    members = {"read": staticmethod(read), "describe": staticmethod(describe)}
     return _Anything("Adapted", (Adapted,), members)
 
 
@@ -127,6 +184,8 @@ def write_unknown(value: Any) -> Any:
         return value.model_dump(mode="json")
     if isinstance(value, str) and not is_secret(type(value)):  # a kind of text, as libraries have
         return str.__str__(value)
+    if isinstance(value, float):  # a kind of float, as numpy has
+        return float.__float__(value)
     raise NotImplementedError(f"{type(value).__name__} cannot be stored")
 
 
@@ -137,7 +196,24 @@ def read_unknown(kind: type[Any], value: Any) -> Any:
     text = msgspec.json.encode(value)
     if issubclass(kind, Adapted):
         return kind.read(text)
-    return cast("Any", kind).model_validate_json(text)
+    return cast("Any", kind).model_validate_json(
+        text, **_by_both(sys.modules["pydantic"].BaseModel)
+    )
+
+
+def _writes_aliases(model: Any) -> bool:
+    """Whether a model is written with the aliases of its fields; by default their names are."""
+    return bool(model.model_config.get("serialize_by_alias"))
+
+
+@cache
+def _by_both(base: Any) -> dict[str, bool]:
+    """Return how fields are read: by their names, as they are written, and by their aliases.
+
+    An older pydantic reads them only as the model says.
+    """
+    knows = "by_name" in signature(base.model_validate_json).parameters
+    return {"by_name": True, "by_alias": True} if knows else {}
 
 
 def check(declared: Any) -> None:
@@ -196,7 +272,9 @@ def _of_model(kind: type[Any]) -> dict[str, Any]:
     if issubclass(kind, Adapted):
         return inlined(cast("Any", kind).describe())
     if is_model(kind):
-        return inlined(cast("Any", kind).model_json_schema(mode="serialization"))
+        by_alias = _writes_aliases(kind)
+        describe = cast("Any", kind).model_json_schema
+        return inlined(describe(mode="serialization", by_alias=by_alias))
     raise NotImplementedError
 
 
