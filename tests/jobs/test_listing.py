@@ -71,6 +71,13 @@ def test_waiting_is_told_apart_by_what_the_job_waits_for(wait: object, shown: st
     assert _row(job).shown_state == shown
 
 
+def test_a_job_took_the_time_from_its_first_start_to_its_end_or_until_now() -> None:
+    begun: dict[str, Any] = {"created_at": NOW - 90, "started_at": NOW - 60}
+    assert _row(_job(JobState.PENDING, created_at=NOW - 90)).took is None
+    assert _row(_job(JobState.WAITING, **begun)).took == 60
+    assert _row(_job(JobState.COMPLETED, **begun, ended_at=NOW - 20)).took == 40
+
+
 def test_a_silent_worker_shows_unless_the_job_has_ended() -> None:
     assert _row(_job(JobState.RUNNING), stale=True).shown_state is ShownState.STALE_HEARTBEAT
     assert _row(_job(JobState.COMPLETED), stale=True).shown_state is ShownState.COMPLETED

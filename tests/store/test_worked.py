@@ -44,10 +44,24 @@ async def test_a_renewal_saves_what_was_worked_so_far(store: Store, url: str) ->
     pass_time(url)
     assert store.renew_blocking("w1", [("a", claim.epoch)], LEASE) == {"a"}
     assert await worked(store) == 1
+
+
+async def test_a_claim_that_was_killed_counts_until_its_job_is_taken_back(
+    store: Store, url: str
+) -> None:
+    await started(store)
     pass_time(url)
-    # The worker dies: only what came after its last renewal is lost.
-    assert await store.reap(0, ["w1"]) == ["a"]
     assert await worked(store) == 1
+    assert await store.reap(0, ["w1"]) == ["a"]  # its worker is dead
+    assert await worked(store) == 1
+    assert (await claim_one(store)).job.worked // LONG == 1
+    # It is silent: its lease ran out long ago, and only the time until then counts.
+    sql(url, f"UPDATE lease SET since = since - {3 * LONG}, until = until - {2 * LONG}")
+    assert await worked(store) == 2
+    assert await store.reap(1) == ["a"]
+    assert await worked(store) == 2
+    await store.write(write_of(await claim_one(store), job=ends()))
+    assert await worked(store) == 2
 
 
 async def test_a_job_that_is_retried_keeps_what_it_has_worked(store: Store, url: str) -> None:

@@ -79,6 +79,7 @@ export interface JobRow {
   started_at: number | null;
   ended_at: number | null;
   worked: number;
+  took: number | null;
   owner: string | null;
   parent: string | null;
   current: { id: string; attempt: number; state: string; again_at: number | null } | null;

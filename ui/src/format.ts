@@ -53,6 +53,11 @@ export function duration(seconds: number): string {
   return parts.join(" ") || "0s";
 }
 
+/** How long a job took, as the server says; while it goes on, the clock ticks here. */
+export function took(job: { started_at: number | null; ended_at: number | null; took: number | null }): number {
+  return job.ended_at === null && job.started_at !== null ? now.value - job.started_at : (job.took ?? Number.NaN);
+}
+
 /** "3m ago", "in 12s". */
 export function relative(at: number, from: number): string {
   const gap = from - at;

@@ -134,6 +134,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     started_at: float | None
     ended_at: float | None
     worked: float  # seconds that workers had it
+    took: float | None  # seconds from its first start to its end, or until now
     owner: str | None  # the worker that has it
     parent: str | None
     current: CurrentStep | None
@@ -164,6 +165,7 @@ def job_row(facts: JobFacts, now: float) -> JobRow:
         started_at=job.started_at,
         ended_at=job.ended_at,
         worked=job.worked,
+        took=took(job, now),
         owner=job.owner,
         parent=job.parent,
         current=current_step(job, facts.latest),
@@ -174,6 +176,13 @@ def job_row(facts: JobFacts, now: float) -> JobRow:
         cost=None if facts.budget is None else _cost(job, facts.budget),
         effects_in_doubt=facts.effects_in_doubt,
     )
+
+
+def took(job: Job, now: float) -> float | None:
+    """Return the seconds from the first start of a job to its end, or until now, waits included."""
+    if job.started_at is None:
+        return None
+    return max(0.0, (now if job.ended_at is None else job.ended_at) - job.started_at)
 
 
 def shown_state(facts: JobFacts, now: float) -> ShownState:

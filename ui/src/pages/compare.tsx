@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 
 import { type Entry, get, type JobDetail, type Json, type Large, type Page, part, Problem } from "../api";
-import { count, duration, moment, now, shortId, usd } from "../format";
+import { count, duration, moment, shortId, took, usd } from "../format";
 import { useRead } from "../live";
 import { Choice, Empty, Loading, PageHead, Trouble, useTitle } from "../parts/basics";
 import { Diff } from "../parts/diff";
@@ -31,7 +31,6 @@ export function ComparePage() {
   );
 }
 
-const took = (job: JobDetail): number => (job.ended_at ?? now.value) - job.created_at;
 
 function summary(left: JobDetail, right: JobDetail): string {
   const same = look(left.shown_state).word === look(right.shown_state).word;

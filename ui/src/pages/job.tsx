@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { type Effect, type Entry, type Failure, type JobDetail, type JobEvent, type JobRow, get, may, type Page, part, type Problem, type Spans } from "../api";
-import { count, duration, now, relative, shortId, usd } from "../format";
+import { count, duration, now, relative, shortId, took, usd } from "../format";
 import { useKeys } from "../keys";
 import { useCalm, useLive, useRead } from "../live";
 import { Ago, announce, Copy, Empty, Labels, Loading, Menu, Meter, Tabs, Trouble, useTitle } from "../parts/basics";
@@ -282,7 +282,7 @@ function Facts({ job }: { job: JobDetail }) {
     <>
       <dl class="facts">
         <div><dt>Submitted</dt><dd><Ago at={job.created_at} />{job.user && <> by <bdi>{job.user}</bdi></>}</dd></div>
-        <div><dt>{job.ended_at ? "Took" : "So far"}</dt><dd class="num">{duration((job.ended_at ?? now.value) - job.created_at)}</dd></div>
+        <div><dt>{job.ended_at ? "Took" : "So far"}</dt><dd class="num">{duration(took(job))}</dd></div>
         <div><dt>Worked</dt><dd class="num">{duration(job.worked)}</dd></div>
         <div><dt>Queue</dt><dd>{job.queue}{job.priority !== 0 && <span class="muted"> p{job.priority}</span>}</dd></div>
         <div><dt>Version</dt><dd>{job.version}</dd></div>

@@ -3,7 +3,7 @@ import { useMemo, useState } from "preact/hooks";
 
 import type { JobDetail, JobRow, Page } from "../api";
 import { part } from "../api";
-import { count, duration, now, shortId } from "../format";
+import { count, duration, now, shortId, took } from "../format";
 import { useRead } from "../live";
 import { Loading, Trouble } from "../parts/basics";
 import { VirtualRows } from "../parts/virtual";
@@ -73,7 +73,7 @@ function BranchRow({ branch, from, span, closed, fold }: { branch: Branch; from:
         {closed && <span class="muted small">+{count(below)}</span>}
       </span>
       <span class="branch-bar" aria-hidden="true"><i class={`tone-${look(row.shown_state).tone}`} style={{ left: `${left}%`, width: `${Math.max(0.4, Math.min(100 - left, ((end - row.created_at) / span) * 100))}%` }} /></span>
-      <span class="num">{duration(end - row.created_at)}</span>
+      <span class="num">{duration(took(row))}</span>
       <span class="mono muted">{shortId(row.id)}</span>
     </div>
   );

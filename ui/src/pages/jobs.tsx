@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { ask, type JobRow, may, type Page, part, post, type Problem, type SavedView } from "../api";
-import { compact, count, duration, now, plural, relative, shortId, usd } from "../format";
+import { compact, count, duration, now, plural, relative, shortId, took, usd } from "../format";
 import { useKeys } from "../keys";
 import { useRead } from "../live";
 import { Ago, announce, Ask, At, Choice, Dialog, Empty, Labels, Loading, Menu, Meter, toast, Trouble, useTitle } from "../parts/basics";
@@ -185,7 +185,7 @@ interface RowProps {
 }
 
 function Row({ row, active, chosen, narrow, toggle, change }: RowProps) {
-  const time = duration((row.ended_at ?? now.value) - row.created_at);
+  const time = duration(took(row));
   const to = `/jobs/${row.id}`;
   const name = <Link to={to} class="row-name"><bdi class="clip">{row.name}</bdi>{row.key && <bdi class="clip muted key">{row.key}</bdi>}</Link>;
   if (narrow) {

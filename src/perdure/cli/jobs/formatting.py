@@ -10,6 +10,7 @@ from perdure.base.duration import spell
 from perdure.cli.output import as_json, cell
 from perdure.jobs.budget import Amount, Budget
 from perdure.jobs.effect import Effect
+from perdure.jobs.listing import took
 from perdure.jobs.model import Job, JobEvent, JobMessage, JournalEntry, Progress
 from perdure.jobs.redaction import for_people
 from perdure.jobs.waiting import describe_waits
@@ -189,4 +190,5 @@ def job_as_json(job: Job, now: float) -> dict[str, Any]:
         for one in job.progress
     ]
     waits = describe_waits(job, now) or None
-    return {**struct_as_json(job), "waiting_for": waits, "progress": reports}
+    shown = {"took": took(job, now), "waiting_for": waits, "progress": reports}
+    return {**struct_as_json(job), **shown}

@@ -59,6 +59,7 @@ from perdure.jobs.budget import Budget
 from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.failure import Failure
 from perdure.jobs.fleet import Fleet
+from perdure.jobs.listing import took
 from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry
 from perdure.jobs.output import OutputTopic
 from perdure.jobs.payload import stand_in_of
@@ -136,7 +137,7 @@ def draw_jobs(jobs: Sequence[Job], now: float, fleet: Fleet | None = None) -> Ta
             cell(job.name if job.tenant == "default" else f"{job.name} of {job.tenant}"),
             formatting.state(job.state),
             formatting.ago(job.created_at, now),
-            formatting.duration_between(job.started_at, job.ended_at, now),
+            formatting.duration(took(job, now)),
             _job_summary(job, now, fleet),
         )
     return table
@@ -335,7 +336,7 @@ def _since(job: Job, now: float) -> str:
     if job.started_at is None:
         return submitted
     verb = "took" if job.ended_at is not None else "for"
-    age = formatting.duration_between(job.started_at, job.ended_at, now)
+    age = formatting.duration(took(job, now))
     return f"{submitted}, {verb} {age}, worked {formatting.duration(job.worked)}"
 
 

@@ -5,6 +5,12 @@ NOT EXISTS (
     AND substr(name, 16) NOT IN (SELECT value FROM json_each(:keys)))  -- sqlite
     AND substr(name, 16) NOT IN (SELECT json_array_elements_text(:keys::json)))  -- postgres
 
+-- part: freed
+-- The lease of an owner that is gone; it had the job until now, or until its lease has run out.
+UPDATE lease SET owner = NULL, ready = 1, due_at = :now,
+                 worked = worked + max(0, min(:clock, until) - since)  -- sqlite
+                 worked = worked + greatest(0, least(:clock, until) - since)  -- postgres
+
 -- name: insert_lease
 INSERT INTO lease (job_id, tenant, queue, kind, priority, tag, ready, due_at, wakes, owner, epoch,
                    until, claims, news, worked, since)
@@ -163,7 +169,7 @@ SELECT EXISTS (SELECT 1 FROM lease WHERE owner >= '' AND until < :clock),
        EXISTS (SELECT 1 FROM worker WHERE heartbeat_at < :limit)
 
 -- name: reap_expired
-UPDATE lease SET owner = NULL, ready = 1, due_at = :now
+-- use: freed
 WHERE job_id IN (  -- sqlite
 WHERE job_id = ANY(ARRAY(  -- postgres
   SELECT job_id FROM lease
@@ -176,7 +182,7 @@ WHERE job_id = ANY(ARRAY(  -- postgres
 RETURNING job_id
 
 -- name: reap_dead
-UPDATE lease SET owner = NULL, ready = 1, due_at = :now
+-- use: freed
 WHERE owner IN (SELECT value FROM json_each(:dead))  -- sqlite
 WHERE owner = ANY(:dead)  -- postgres
 RETURNING job_id

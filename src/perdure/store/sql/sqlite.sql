@@ -53,7 +53,9 @@ INSERT INTO fact (name, value) VALUES ('boot', :boot)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 -- name: free_all
-UPDATE lease SET owner = NULL, ready = 1, due_at = :now WHERE owner IS NOT NULL
+-- The clock of the leases began anew: nobody knows how long their owners had them, at most so long.
+UPDATE lease SET owner = NULL, ready = 1, due_at = :now, worked = worked + max(0, until - since)
+WHERE owner IS NOT NULL
 
 -- name: forget_workers
 DELETE FROM worker

@@ -143,11 +143,11 @@ def reap(
     `clock`: the time, by the clock of the leases, at which they were found to have expired.
     """
     now = session.now()
+    found_at = session.clock() if clock is None else clock
     rows: list[Row] = []
     if dead:
-        rows += session.all("reap_dead", now=now, dead=session.array(dead))
+        rows += session.all("reap_dead", now=now, clock=found_at, dead=session.array(dead))
     if limit > 0:
-        found_at = session.clock() if clock is None else clock
         rows += session.all("reap_expired", now=now, clock=found_at, limit=limit)
     freed: list[str] = [each[0] for each in rows]
     if freed:
