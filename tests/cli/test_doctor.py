@@ -167,6 +167,31 @@ def test_a_job_that_has_needed_a_person_for_days_is_found(filled: str, cli: Comm
     assert "attention" in cli.run("doctor", "--store", filled, "-o", "ids").stdout.split()
 
 
+def _row(listed: str) -> str:
+    return next(line for line in listed.splitlines() if line.split()[:1] == ["first"])
+
+
+def test_a_stuck_job_is_found_listed_and_shown_as_such(filled: str, cli: CommandLine) -> None:
+    sql(filled, "UPDATE lease SET stalled = 1 WHERE owner IS NOT NULL")
+    done = cli.run("doctor", "--store", filled, "-o", "json")
+    found = [each for each in json.loads(done.stdout)["findings"] if each["check"] == "stuck"]
+    assert [each["job"] for each in found] == ["first"]
+    assert cli.run("jobs", "list", "state:stuck", "--url", filled, "-o", "ids").stdout == "first\n"
+    assert "STUCK" in _row(cli.run("jobs", "list", "--url", filled).stdout)
+    assert "STUCK" in cli.run("jobs", "show", "first", "--url", filled).stdout
+    assert json.loads(cli.run("jobs", "show", "first", "--url", filled, "-o", "json").stdout)[
+        "stuck"
+    ]
+
+
+def test_a_job_whose_worker_is_gone_is_not_shown_as_running(filled: str, cli: CommandLine) -> None:
+    sql(filled, "UPDATE lease SET owner = NULL, ready = 1, due_at = 1 WHERE owner IS NOT NULL")
+    assert "WAITING" in _row(cli.run("jobs", "list", "--url", filled).stdout)
+    shown = cli.run("jobs", "show", "first", "--url", filled).stdout
+    assert "WAITING" in shown
+    assert "RUNNING" not in shown
+
+
 def test_a_sign_of_an_anti_pattern_is_shown_with_its_remedy(filled: str, cli: CommandLine) -> None:
     sql(filled, "UPDATE lease SET claims = 9 WHERE job_id = 'second'")
 

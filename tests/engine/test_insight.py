@@ -1,7 +1,10 @@
 """Groups of errors, numbers over time, saved queries."""
 
 from perdure.app import App
+from perdure.base import telemetry
 from perdure.base.retry import Retry
+from perdure.base.telemetry import Event, Values
+from perdure.engine import events
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.errors import Permanent
@@ -102,3 +105,55 @@ async def test_rows_tell_what_jobs_wait_for(app: App) -> None:
         assert listed.id == handle.id
         await handle.cancel()
         await handle.wait("10s")
+
+
+@durable
+async def test_effects_that_were_not_repeated_are_counted_in_the_store_as_in_telemetry(
+    app: App,
+) -> None:
+    called: list[str] = []
+
+    async def act(key: str) -> None:
+        called.append(key)
+
+    @app.step(retry=AGAIN)
+    async def send(ctx: StepContext) -> None:
+        for target in ("ann", "kim"):
+            await ctx.effect("mail", act, target=target, key=target)
+        if ctx.attempt == 1:
+            raise ValueError("no luck")
+
+    @app.job
+    async def mailing(ctx: JobContext) -> None:
+        await send()
+
+    heard: list[str] = []
+
+    def hear(_event: Event, _numbers: Values, facts: Values, _config: object) -> None:
+        heard.append(facts["kind"])
+
+    telemetry.attach("reuse", events.EFFECT_REUSE, hear)
+    try:
+        async with app.running():
+            await (await app.submit(mailing())).result("10s")  # the second attempt finds two
+            await (await app.submit(mailing())).result("10s")  # another job: two, in both attempts
+    finally:
+        telemetry.detach("reuse")
+    assert (len(called), len(heard)) == (2, 6)
+    assert (await app.insight.metrics()).gauges.side_effect_duplicate_count == 6
+
+
+@durable
+async def test_the_largest_checkpoint_counts_also_after_its_step_has_ended(app: App) -> None:
+    @app.step
+    async def load(ctx: StepContext) -> None:
+        for size in (10, 12_000, 20):
+            await ctx.save_checkpoint("x" * size)
+
+    @app.job
+    async def migrate(ctx: JobContext) -> None:
+        await load()
+
+    async with app.running():
+        await (await app.submit(migrate())).result("10s")
+    assert 12_000 < (await app.insight.metrics()).gauges.checkpoint_size_bytes < 12_100

@@ -18,6 +18,9 @@ from perdure.engine.steps.step_context import StepContext, SyncStepContext
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.reaper import Reaper
 from perdure.jobs.fleet import WorkerInfo
+from perdure.jobs.listing import ShownState
+from perdure.jobs.model import Write
+from perdure.jobs.query_text import parse
 from perdure.jobs.state import JobState, StepState
 from tests.support.engine import QUICK, durable, job_of, nodes, until
 from tests.support.store import sql
@@ -158,6 +161,65 @@ def test_a_step_without_progress_is_not_started_again_while_it_lives(url: str, w
             assert word in stuck.data["why"]
 
     case(url)
+
+
+@durable
+async def test_a_stuck_job_is_found_everywhere_as_long_as_it_is_stuck(app: App) -> None:
+    alive, go = asyncio.Event(), asyncio.Event()
+
+    @app.step
+    async def silent(ctx: StepContext) -> None:
+        while not go.is_set():
+            if alive.is_set():
+                ctx.heartbeat()
+            await perdure.process.sleep("20ms")
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await silent()
+
+    async with app.running(replace(QUICK, lease="5s", stuck_after="5s", heartbeat="100ms")):
+        handle = await app.submit(job(), tenant="acme")
+        await until_stuck(app, handle, stuck=True)
+        assert await seen_as_stuck(app) == (1, 1, 1, {"RUNNING": 1})
+        assert (await app.insight.metrics("globex")).gauges.job_stuck_count == 0
+        alive.set()  # it still runs, and shows it
+        await until_stuck(app, handle, stuck=False)
+        assert await seen_as_stuck(app) == (0, 0, 0, {})
+        go.set()
+        await handle.result("20s")
+    told = [event.type for event in await handle.events() if event.type.startswith("job.")]
+    assert told == ["job.stuck", "job.progressed", "job.completed"]
+
+
+@durable
+async def test_a_job_that_another_worker_takes_is_not_stuck_any_more(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> None: ...
+
+    await app.submit(job())
+    store = await app.store()
+    for owner in ("w1", "w2"):
+        (claim,) = await store.claim(owner, app.queues, 1, lease=120.0)
+        assert await seen_as_stuck(app) == (0, 0, 0, {})
+        mark = Write(job_id=claim.job.id, owner=owner, epoch=claim.epoch, stalled=True)
+        await store.write(mark)
+        assert await seen_as_stuck(app) == (1, 1, 1, {"RUNNING": 1})
+        await store.reap(0, [owner])
+
+
+async def until_stuck(app: App, handle: Handle[Any], *, stuck: bool) -> None:
+    """Wait until a row shows that its job is stuck, or no longer."""
+    while ((await app.insight.row(handle.id)).shown_state is ShownState.STUCK) is not stuck:
+        await perdure.process.sleep("20ms")
+
+
+async def seen_as_stuck(app: App) -> tuple[int, int, int, dict[str, int]]:
+    """Return how many jobs are stuck: by the list, the figure, the gauge and the count."""
+    store, query = await app.store(), parse("state:stuck")
+    figure = (await app.insight.metrics()).gauges.job_stuck_count
+    listed = [job for job in await app.find_jobs(query) if job.stuck]
+    return len(listed), figure, (await store.gauges()).stuck, await store.counts(query)
 
 
 async def renewed_again(app: App, handle: Handle[Any]) -> None:

@@ -17,6 +17,8 @@ NOW = 1000.0
 def _job(state: JobState, **values: Any) -> Job:
     given: dict[str, Any] = {"id": "a", "tenant": "t", "user": "kim", "name": "work"}
     more: dict[str, Any] = {"version": "1", "queue": "default", "priority": 0, "input": b"{}"}
+    if state is JobState.RUNNING:
+        more["owner"] = "w1"
     return Job(state=state, **(given | more | values))
 
 
@@ -76,6 +78,24 @@ def test_a_job_took_the_time_from_its_first_start_to_its_end_or_until_now() -> N
     assert _row(_job(JobState.PENDING, created_at=NOW - 90)).took is None
     assert _row(_job(JobState.WAITING, **begun)).took == 60
     assert _row(_job(JobState.COMPLETED, **begun, ended_at=NOW - 20)).took == 40
+
+
+def test_a_job_that_is_stuck_shows_it_whatever_its_steps_do() -> None:
+    step = _entry(EntryKind.STEP, StepState.RUNNING)
+    for state in (JobState.RUNNING, JobState.COMPENSATING):
+        row = _row(_job(state, stuck=True), step, stale=True)
+        assert row.shown_state is ShownState.STUCK
+
+
+def test_a_job_whose_worker_is_gone_waits_for_another_one_and_does_not_run() -> None:
+    step = _entry(EntryKind.STEP, StepState.RUNNING)
+    row = _row(_job(JobState.RUNNING, owner=None), step)
+    assert (row.shown_state, row.waits) == (ShownState.WAITING, "a worker")
+
+
+def test_a_job_shows_when_its_worker_was_last_heard_of_also_if_its_steps_report_nothing() -> None:
+    assert _row(_job(JobState.RUNNING, silent_for=4.0)).heartbeat_at == NOW - 4
+    assert _row(_job(JobState.WAITING)).heartbeat_at is None
 
 
 def test_a_silent_worker_shows_unless_the_job_has_ended() -> None:

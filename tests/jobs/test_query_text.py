@@ -58,6 +58,15 @@ def test_states_are_named_one_by_one_or_as_groups() -> None:
     assert set(parse("state:done,attention").states or ()) == {*ENDED, JobState.NEEDS_ATTENTION}
 
 
+def test_stuck_jobs_are_asked_for_by_a_word_that_stands_alone() -> None:
+    assert parse("state:stuck") == JobQuery(stuck=True)
+    assert parse("state:Stuck state:running") == JobQuery(stuck=True, states=(JobState.RUNNING,))
+    assert spell(JobQuery(stuck=True)) == "state:stuck"
+    for text in ("state:stuck,failed", "-state:stuck"):
+        with pytest.raises(QueryError, match="stands alone"):
+            parse(text)
+
+
 def test_an_excluded_state_leaves_the_others() -> None:
     assert set(parse("-state:completed").states or ()) == {*JobState} - {JobState.COMPLETED}
     assert parse("state:failing -state:failed").states == (JobState.NEEDS_ATTENTION,)

@@ -22,7 +22,7 @@ FOUND = StoreGauges(
     now=0.0,
     states={"PENDING": 1},
     queues={"default": WAITS},
-    expired=0,
+    stuck=0,
     approvals=WAITS,
     in_doubt=WAITS,
     notices=WAITS,
@@ -140,7 +140,7 @@ evaluation_interval: 30s
 tests:
   - interval: 30s
     input_series:
-      - { series: 'perdure_jobs_stuck{instance="a"}', values: '0x5 1x20' }
+      - { series: 'perdure_jobs_stuck{instance="a"}', values: '0x5 1x80' }
       - { series: 'perdure_jobs_stuck{instance="b"}', values: '0x5 1x20' }
       - { series: 'perdure_compensations_total{outcome="failed"}', values: '0x5 1x20' }
       - { series: 'perdure_step_attempts_total{step="fetch",outcome="failed"}', values: '0+4x60' }
@@ -153,6 +153,9 @@ tests:
       - expr: perdure:jobs_stuck:count
         eval_time: 4m
         exp_samples: [{ labels: 'perdure:jobs_stuck:count', value: 1 }]
+      - expr: count by (alertname) (ALERTS{alertstate="firing",alertname="PerdureJobStuck"})
+        eval_time: 40m
+        exp_samples: [{ labels: '{alertname="PerdureJobStuck"}', value: 1 }]
       - expr: count by (alertname) (ALERTS{alertstate="firing",severity="critical"})
         eval_time: 4m
         exp_samples:

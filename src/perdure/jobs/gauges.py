@@ -31,7 +31,7 @@ class StoreGauges(Struct, frozen=True, kw_only=True):
         now: The time of the store, in UNIX seconds.
         states: How many jobs are in each state that is not an end.
         queues: Jobs that are ready for a worker, by queue.
-        expired: Jobs whose worker has not renewed its lease in time.
+        stuck: Jobs that are stuck: see `Job.stuck`.
         approvals: Questions that nobody has answered yet.
         in_doubt: Effects of which nobody knows whether they happened.
         notices: Messages to people that are not delivered yet.
@@ -42,7 +42,7 @@ class StoreGauges(Struct, frozen=True, kw_only=True):
     now: float
     states: dict[str, int]
     queues: dict[str, Backlog]
-    expired: int
+    stuck: int
     approvals: Backlog
     in_doubt: Backlog
     notices: Backlog

@@ -59,7 +59,7 @@ INVARIANTS: Final = tuple(
             "`perdure jobs cancel JOB` and submit it again; report it",
         ),
         (
-            "stuck",
+            "never_due",
             "A job that no worker owns is due, or says what it waits for.",
             "`perdure jobs resume JOB`, or `perdure jobs cancel JOB`; report it",
         ),

@@ -14,7 +14,7 @@ from msgspec import Struct
 from perdure.jobs.budget import Budget
 from perdure.jobs.model import EntryKind, Job
 from perdure.jobs.state import ENDED, JobState, StepState
-from perdure.jobs.waiting import describe_waits, waits_of
+from perdure.jobs.waiting import describe_waits, is_left, waits_of
 from perdure.jobs.wording import short_failure
 
 _LONGEST_ERROR: Final = 300  # characters
@@ -33,6 +33,7 @@ class ShownState(StrEnum):
     SLEEPING = "sleeping"
     WAITING = "waiting"  # for something else, or for a worker
     STALE_HEARTBEAT = "stale_heartbeat"  # a worker owns it, and has not been heard of for a while
+    STUCK = "stuck"  # a worker owns it, and it makes no progress, or its lease has run out
     PAUSED = "paused"
     COMPENSATING = "compensating"
     COMPLETED = "completed"
@@ -135,7 +136,8 @@ class JobRow(Struct, frozen=True, kw_only=True):
     ended_at: float | None
     worked: float  # seconds that workers had it
     took: float | None  # seconds from its first start to its end, or until now
-    owner: str | None  # the worker that has it
+    owner: str | None  # the worker that has it …
+    heartbeat_at: float | None  # … and when that last renewed its lease
     parent: str | None
     current: CurrentStep | None
     progress: tuple[ReportedProgress, ...]
@@ -167,6 +169,7 @@ def job_row(facts: JobFacts, now: float) -> JobRow:
         worked=job.worked,
         took=took(job, now),
         owner=job.owner,
+        heartbeat_at=None if job.silent_for is None else now - job.silent_for,
         parent=job.parent,
         current=current_step(job, facts.latest),
         progress=tuple(_reported(job)),
@@ -188,6 +191,8 @@ def took(job: Job, now: float) -> float | None:
 def shown_state(facts: JobFacts, now: float) -> ShownState:
     """Return the state of a job as people see it."""
     job = facts.job
+    if job.stuck or is_left(job):
+        return _S.STUCK if job.stuck else _S.WAITING
     if facts.stale and job.state not in ENDED:
         return _S.STALE_HEARTBEAT
     match job.state:
@@ -199,6 +204,11 @@ def shown_state(facts: JobFacts, now: float) -> ShownState:
             return _while_running(facts.latest)
         case _:
             return ShownState(job.state.lower())
+
+
+def plain_state(job: Job) -> str:
+    """Return the state of a job by its row alone, for people: `shown_state` in fewer words."""
+    return "STUCK" if job.stuck else JobState.WAITING if is_left(job) else job.state
 
 
 def _while_running(latest: Sequence[LatestEntry]) -> ShownState:

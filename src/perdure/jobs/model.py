@@ -123,6 +123,10 @@ class Job(Struct, frozen=True, kw_only=True):
     progress: tuple[Progress, ...] = ()  # from its lease: of the steps that are running
     labels: dict[str, str] = {}
     worked: float = 0.0  # seconds that workers had it, over all claims: without its waits
+    silent_for: float | None = None  # seconds since its worker has renewed its lease
+    # A worker has it, and sees no progress for `stuck_after`, or has not renewed its lease in time.
+    stuck: bool = False
+    failed_undos: int = 0  # entries of its undo list that have failed
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True):
@@ -255,6 +259,8 @@ class Write(Struct, frozen=True, kw_only=True):
     output: OutputBatch | None = None  # what it has emitted
     belongs_to: CodeVersion | None = None  # from now on only workers that know this may claim it
     news_seen: int | None = None  # with `release`: the job is due at once if there is later news
+    reused: int = 0  # how often the code got the recorded result of an effect since the last write
+    stalled: bool | None = None  # whether the owner sees no progress; None: as it was
 
 
 class WriteFields(TypedDict, total=False):
@@ -379,6 +385,7 @@ class JobQuery(Struct, frozen=True, kw_only=True):
 
     tenant: str | None = None
     states: tuple[JobState, ...] | None = None
+    stuck: bool = False  # only jobs that are: see `Job.stuck`
     name: str | None = None
     name_prefix: str | None = None
     queue: str | None = None

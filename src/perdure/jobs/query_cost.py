@@ -16,7 +16,7 @@ def is_bounded(query: JobQuery) -> bool:
     All others are looked at one by one until there are enough of them, which may be never.
     """
     given = {name for name in _CONDITIONS if getattr(query, name) != getattr(_DEFAULTS, name)}
-    if not given or "ids" in given or given == {"parent"}:
+    if not given or given & {"ids", "stuck"} or given == {"parent"}:
         return True
     if query.tenant is not None:
         return given == {"key"}

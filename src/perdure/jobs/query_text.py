@@ -9,6 +9,7 @@ contains spaces or signs is quoted: `key:"june 1"`; inside, a backslash stands b
 | term | jobs |
 |---|---|
 | `state:failed`, `state:failed,paused`, `state:active` | in one of these states or groups |
+| `state:stuck` | that a worker has, and that make no progress |
 | `name:load`, `name:load*`, `key:june`, `key:june*` | of this name or key, or whose begins so |
 | `queue:mail`, `tenant:acme`, `user:kim` | of this queue, tenant or user |
 | `label.team:data`, `label.team=data` | with this label |
@@ -53,7 +54,9 @@ _HINTS: Final = {
     "failing": "failed, or a person must act",
     "undone": "undone, or being undone",
     "done": "ended, in whichever way",
+    "stuck": "a worker has it, and it makes no progress",
 }
+_STUCK: Final = "stuck"  # no state or group of states: jobs of some states are, or are not
 _FIELDS: Final = {
     "state": "state or group of states",
     "name": "name of the job; name:load* begins so",
@@ -216,6 +219,9 @@ class _Reader:
             raise self._wrong(field, why)
 
     def read_state(self, _: _Part, value: _Part) -> None:
+        if value.text.lower() == _STUCK:
+            self._values["stuck"] = True
+            return
         self._states = (self._states or frozenset()) | self._read_states(value)
 
     def _read_states(self, value: _Part) -> frozenset[JobState]:
@@ -232,7 +238,9 @@ class _Reader:
             return GROUPS[word]
         if word.upper() in JobState.__members__:
             return frozenset({JobState(word.upper())})
-        raise self._unknown(value, "state", [*GROUPS, *(each.lower() for each in JobState)])
+        if word == _STUCK:
+            raise self._wrong(value, "`stuck` stands alone, as state:stuck")
+        raise self._unknown(value, "state", _state_words())
 
     def read_text(self, field: _Part, value: _Part) -> None:
         self._once(field, field.text, value.text)
@@ -349,6 +357,8 @@ def spell(query: JobQuery) -> str:
 
 def _spelled(query: JobQuery) -> Iterator[str]:
     yield from _spell_states(query.states)
+    if query.stuck:
+        yield f"state:{_STUCK}"
     for name in ("name", "queue", "key", "tenant", "user", "waits"):
         if (value := getattr(query, name)) is not None:
             yield f"{name}:{_quoted(value)}"
@@ -498,9 +508,13 @@ def _values(field: str, value: str, known: QueryWords) -> Iterable[tuple[str, st
     return _like(value, fixed.get(field) or getattr(known, f"{field}s", ()))
 
 
+def _state_words() -> list[str]:
+    return [*GROUPS, _STUCK, *(each.lower() for each in JobState)]
+
+
 def _states_like(value: str) -> Iterator[tuple[str, str]]:
     before, comma, last = value.rpartition(",")
-    for name in (*GROUPS, *(each.lower() for each in JobState)):
+    for name in _state_words():
         if name.startswith(last.lower()):
             yield f"{before}{comma}{name}", _HINTS.get(name, "state")
 

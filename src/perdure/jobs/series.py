@@ -26,6 +26,11 @@ class StepStats(Struct, frozen=True, kw_only=True):
         """The share of those that failed for good."""
         return self.failed / self.count if self.count else 0.0
 
+    @property
+    def attempts_needed(self) -> float:
+        """How many attempts each of them took, on average."""
+        return self.attempts / self.count if self.count else 0.0
+
 
 class Percentiles(Struct, frozen=True, kw_only=True):
     """Of a sample; None if it is empty."""
@@ -68,7 +73,7 @@ class MetricsFacts(Struct, frozen=True, kw_only=True):
     worked_before: tuple[float, ...]  # … and in a time as long before it
     steps: tuple[StepStats, ...]
     sampled_jobs: int
-    duplicates: int  # effects that were not called again, in the sampled jobs
+    reused: int  # how often the recorded result of an effect was used again, in the sampled jobs
     stuck: int
     failed_undos: int
     approvals: Backlog
@@ -91,7 +96,8 @@ class SeedGauges(Struct, frozen=True, kw_only=True):
     job_duration_usual_p95: float | None  # of the time before: look at twice as much
     step_failure_rate: float  # of the worst step: look at 0.3
     step_failure_worst: str | None
-    step_attempts_avg: float | None  # look at 2
+    step_attempts_avg: float | None  # of the step that needs most: look at 2
+    step_attempts_worst: str | None
     job_stuck_count: int  # look at 1
     compensation_failure_count: int  # look at 1
     side_effect_duplicate_count: int
@@ -125,7 +131,7 @@ def metrics_page(facts: MetricsFacts, minutes: int) -> MetricsPage:
             for state in ("COMPLETED", "FAILED", "CANCELLED", "COMPENSATED")
         },
     }
-    worst = sorted(facts.steps, key=lambda each: (-each.failure_rate, -each.count, each.step))
+    worst = sorted(facts.steps, key=_trouble, reverse=True)
     return MetricsPage(
         now=facts.now,
         minutes=minutes,
@@ -142,18 +148,22 @@ def metrics_page(facts: MetricsFacts, minutes: int) -> MetricsPage:
     )
 
 
+def _trouble(step: StepStats) -> tuple[float, float, int, str]:
+    return step.failure_rate, step.attempts_needed, step.count, step.step
+
+
 def _gauges(facts: MetricsFacts, worst: Sequence[StepStats]) -> SeedGauges:
     telling = [each for each in worst if each.count >= _FEW] or list(worst)
-    tried = sum(each.count for each in facts.steps)
-    attempts = sum(each.attempts for each in facts.steps)
+    tried = max(telling, key=lambda each: each.attempts_needed, default=None)
     return SeedGauges(
         job_duration_seconds=percentiles(facts.worked),
         job_duration_usual_p95=percentiles(facts.worked_before).p95,
         step_failure_rate=telling[0].failure_rate if telling else 0.0,
         step_failure_worst=telling[0].step if telling and telling[0].failed else None,
-        step_attempts_avg=attempts / tried if tried else None,
+        step_attempts_avg=None if tried is None else tried.attempts_needed,
+        step_attempts_worst=tried.step if tried is not None and tried.attempts_needed > 1 else None,
         job_stuck_count=facts.stuck,
         compensation_failure_count=facts.failed_undos,
-        side_effect_duplicate_count=facts.duplicates,
+        side_effect_duplicate_count=facts.reused,
         checkpoint_size_bytes=max((each.largest_checkpoint for each in facts.steps), default=0),
     )

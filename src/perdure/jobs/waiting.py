@@ -39,13 +39,18 @@ def waits_of(job: Job) -> list[Wait]:
     return found
 
 
+def is_left(job: Job) -> bool:
+    """Whether the worker that had a job is gone, and the job waits for another one."""
+    return job.state is JobState.RUNNING and job.owner is None
+
+
 def describe_waits(job: Job, now: float | None) -> str:
     """Return what a job waits for, in words: "message 'signed' until 12:00:00"; "" for nothing.
 
     Without `now`, until when it waits is left out.
     """
     if job.wait is None:
-        return "a worker" if job.state is JobState.WAITING else ""
+        return "a worker" if is_left(job) or job.state is JobState.WAITING else ""
     found = waits_of(job)
     if not found and job.wait != b"[]":
         return shorten(job.wait.decode(), 200)

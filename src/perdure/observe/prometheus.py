@@ -345,8 +345,8 @@ class _StoreGauges(Collector):
         )
         yield _gauge(
             "perdure_jobs_stuck",
-            "Jobs that their workers have not renewed in time.",
-            found.expired,
+            "Jobs without progress, or whose workers have not renewed their leases in time.",
+            found.stuck,
         )
         for name, what, backlog in (
             ("perdure_approvals_pending", "Questions that nobody has answered", found.approvals),

@@ -153,6 +153,7 @@ class StoreRequest:
             self.entry_rows = [_entry_row(write, entry) for entry in write.entries]
             more = write.job or write.events or write.taken or write.children or write.withdraws
             more = more or write.chunks or write.spending or self.emits or write.belongs_to
+            more = more or write.reused or write.stalled is not None
             if write.effects:
                 # PostgreSQL cannot write a row twice in one statement.
                 more = more or len({each.key for each in write.effects}) < len(write.effects)

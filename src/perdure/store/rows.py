@@ -169,6 +169,9 @@ def job(row: Row) -> Job:
         labels=labels(row[28]),
         worked=row[29],
         progress=() if row[30] is None else _read_progress(row[30]),
+        silent_for=row[31],
+        stuck=bool(row[32]),
+        failed_undos=row[33],
     )
 
 

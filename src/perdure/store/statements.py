@@ -118,10 +118,12 @@ def load(dialect: Dialect, made: str = "") -> dict[str, str]:
         names = [name for name, _ in given]
         twice = sorted({name for name in names if names.count(name) > 1})
         raise RuntimeError(f"two statements are called the same: {', '.join(twice)}")
+
+    def whole(text: str) -> str:
+        return _USE.sub(lambda use: whole(found[f"part: {use[1]}"]), text)
+
     return {
-        name.removeprefix("name: "): _in_dialect(
-            _USE.sub(lambda use: found[f"part: {use[1]}"], text), dialect
-        )
+        name.removeprefix("name: "): _in_dialect(whole(text), dialect)
         for name, text in found.items()
         if name.startswith("name: ")
     }

@@ -137,7 +137,9 @@ class Changes:
         """Return the rows that differ from how they were last passed on."""
         found: list[JobRow] = []
         for row in rows:
-            text = msgspec.json.encode(msgspec.structs.replace(row, worked=0.0, took=None))
+            text = msgspec.json.encode(
+                msgspec.structs.replace(row, worked=0.0, took=None, heartbeat_at=None)
+            )
             if self._shown.pop(row.id, b"") != text:
                 found.append(row)
             self._shown[row.id] = text  # at the end: the oldest are forgotten first

@@ -263,6 +263,8 @@ function whatNext(job: JobRow): preact.ComponentChildren {
       return <>It starts{when}.</>;
     case "stale_heartbeat":
       return <>Its worker <span class="mono">{job.owner}</span> is silent. When its lease ends, another worker continues it.</>;
+    case "stuck":
+      return <>{job.current ? <span class="mono">{job.current.id}</span> : "It"} makes no progress. It is not started a second time by itself: cancel the job if it hangs.</>;
     case "failed":
       return <>It does not continue by itself. A retry continues at the step that failed; what was done stays done.</>;
     case "needs_attention":
@@ -287,6 +289,7 @@ function Facts({ job }: { job: JobDetail }) {
         <div><dt>Queue</dt><dd>{job.queue}{job.priority !== 0 && <span class="muted"> p{job.priority}</span>}</dd></div>
         <div><dt>Version</dt><dd>{job.version}</dd></div>
         {job.owner && <div><dt>Worker</dt><dd class="mono clip" title={job.owner}>{shortId(job.owner)}</dd></div>}
+        {job.owner && job.heartbeat_at !== null && <div><dt>Heartbeat</dt><dd><Ago at={job.heartbeat_at} /></dd></div>}
         {job.deadline_at && <div><dt>Deadline</dt><dd><Ago at={job.deadline_at} /></dd></div>}
         {spent && (spent.usd || spent.limit_usd) ? <div><dt>Cost</dt><dd class="num">{usd(spent.usd ?? 0)}{spent.limit_usd ? <> of {usd(spent.limit_usd)} <Meter value={spent.usd ?? 0} most={spent.limit_usd} label="Budget used" /></> : null}</dd></div> : null}
         {spent?.tokens ? <div><dt>Tokens</dt><dd class="num">{count(spent.tokens)}</dd></div> : null}

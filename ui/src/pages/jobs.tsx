@@ -106,22 +106,22 @@ function Chips({ counts, q, change }: { counts: Record<string, number>; q: strin
   const active = statesOf(q).flatMap((each) => GROUPS[each] ?? [each]);
   const rest = withoutState(q);
   const total = Object.values(counts).reduce((sum, each) => sum + each, 0);
-  const shown = JOB_STATES.filter((state) => (counts[state] ?? 0) > 0 || active.includes(state));
+  const shown = ["STUCK", ...JOB_STATES].filter((state) => (counts[state] ?? 0) > 0 || active.includes(state));
   return (
     <div class="chips" role="group" aria-label="States">
       <button class="chip" aria-pressed={active.length === 0} onClick={() => change(rest)}><span class="num">{count(total)}</span> all</button>
       {shown.map((state) => {
         const { glyph, word, tone } = look(state);
         const on = active.includes(state);
-        const others = active.filter((each) => each !== state);
+        const others = active.filter((each) => each !== state && each !== "STUCK"); // which stands alone
         return (
           <button key={state} class="chip" aria-pressed={on}
             onClick={(event) => {
-              const wanted = event.shiftKey || event.metaKey || event.ctrlKey ? (on ? others : [...active, state]) : on ? [] : [state];
+              const wanted = event.shiftKey || event.metaKey || event.ctrlKey ? (on ? others : [...others, state]) : on ? [] : [state];
               change(`${wanted.length > 0 ? `state:${wanted.join(",").toLowerCase()} ` : ""}${rest}`.trim());
             }}>
             <span class={`glyph tone-${tone}`} aria-hidden="true">{glyph}</span>
-            <span class="num">{count(counts[state] ?? 0)}</span> {state === "NEEDS_ATTENTION" ? "need you" : word}
+            {state in counts && <span class="num">{count(counts[state] ?? 0)} </span>}{state === "NEEDS_ATTENTION" ? "need you" : word}
           </button>
         );
       })}

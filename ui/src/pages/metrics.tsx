@@ -63,8 +63,8 @@ function Figures({ data }: { data: Metrics }) {
     <dl class="gauges">
       <Figure name="Job duration, p95" watch={usual !== null && p95 !== null && p95 > usual * 2} hint={usual === null ? "worked time" : `usually ${duration(usual)}`}>{p95 === null ? "–" : duration(p95)}</Figure>
       <Figure name="Step failures" watch={it.step_failure_rate > 0.3} hint={it.step_failure_worst ?? "of the worst step"}>{(it.step_failure_rate * 100).toFixed(0)}<small> %</small></Figure>
-      <Figure name="Attempts a step" watch={(it.step_attempts_avg ?? 0) > 2} hint="on average">{it.step_attempts_avg === null ? "–" : it.step_attempts_avg.toFixed(2)}</Figure>
-      <Figure name="Stuck jobs" watch={it.job_stuck_count > 0} hint="without progress">{count(it.job_stuck_count)}</Figure>
+      <Figure name="Attempts a step" watch={(it.step_attempts_avg ?? 0) > 2} hint={it.step_attempts_worst ?? "of the worst step"}>{it.step_attempts_avg === null ? "–" : it.step_attempts_avg.toFixed(2)}</Figure>
+      <Figure name="Stuck jobs" watch={it.job_stuck_count > 0} hint="without progress"><Link to="/jobs?q=state:stuck">{count(it.job_stuck_count)}</Link></Figure>
       <Figure name="Undos that failed" watch={it.compensation_failure_count > 0} hint="a person must act">{count(it.compensation_failure_count)}</Figure>
       <Figure name="Repeats prevented" hint="effects not redone">{count(it.side_effect_duplicate_count)}</Figure>
       <Figure name="Largest checkpoint" watch={it.checkpoint_size_bytes > 10_240} hint="better below 10 kB">{bytes(it.checkpoint_size_bytes)}</Figure>
@@ -72,11 +72,13 @@ function Figures({ data }: { data: Metrics }) {
   );
 }
 
+const Mark = () => <span class="tone-failed" title="Somebody should look at it">! </span>;
+
 function Figure({ name, hint, watch, children }: { name: string; hint: string; watch?: boolean; children: ComponentChildren }) {
   return (
     <div class="card">
       <dt>{name}</dt>
-      <dd class="num">{watch && <span class="tone-failed" title="Somebody should look at it">! </span>}{children}</dd>
+      <dd class="num">{watch && <Mark />}{children}</dd>
       <dd class="gauge-hint clip" title={hint}>{hint}</dd>
     </div>
   );
@@ -105,7 +107,7 @@ function Steps({ data }: { data: Metrics }) {
       {data.steps.length === 0 ? <p class="muted">No step has been called yet.</p> : <table>
         <thead><tr><th>Step</th><th class="num">Calls</th><th class="num">Failed</th><th class="num">Attempts</th><th>Failures</th></tr></thead>
         <tbody>
-          {data.steps.slice(0, 8).map((each) => <tr key={each.step}><td class="mono">{each.step}</td><td class="num">{compact(each.count)}</td><td class="num">{compact(each.failed)}</td><td class="num">{each.count > 0 ? (each.attempts / each.count).toFixed(2) : "–"}</td><td><Meter value={each.failed} most={each.count} label={`${each.step}: failed`} /></td></tr>)}
+          {data.steps.slice(0, 8).map((each) => <tr key={each.step}><td class="mono">{each.step}</td><td class="num">{compact(each.count)}</td><td class="num">{compact(each.failed)}</td><td class="num">{each.attempts > 2 * each.count && <Mark />}{each.count > 0 ? (each.attempts / each.count).toFixed(2) : "–"}</td><td><Meter value={each.failed} most={each.count} label={`${each.step}: failed`} /></td></tr>)}
         </tbody>
       </table>}
     </section>

@@ -94,6 +94,7 @@ def _seconds_since(budget: Budget, now: float) -> float:
 STYLES: Final = {
     "PENDING": "cyan",
     "RUNNING": "bold blue",
+    "STUCK": "bold red",
     "WAITING": "magenta",
     "PAUSED": "yellow",
     "COMPENSATING": "yellow",

@@ -59,7 +59,7 @@ from perdure.jobs.budget import Budget
 from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.failure import Failure
 from perdure.jobs.fleet import Fleet
-from perdure.jobs.listing import took
+from perdure.jobs.listing import plain_state, took
 from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry
 from perdure.jobs.output import OutputTopic
 from perdure.jobs.payload import stand_in_of
@@ -135,7 +135,7 @@ def draw_jobs(jobs: Sequence[Job], now: float, fleet: Fleet | None = None) -> Ta
         table.add_row(
             short(job.id),
             cell(job.name if job.tenant == "default" else f"{job.name} of {job.tenant}"),
-            formatting.state(job.state),
+            formatting.state(plain_state(job)),
             formatting.ago(job.created_at, now),
             formatting.duration(took(job, now)),
             _job_summary(job, now, fleet),
@@ -294,11 +294,12 @@ def _identity(job: Job) -> Iterator[tuple[str, Any]]:
 
 def _status(view: JobView) -> Iterator[tuple[str, Any]]:
     job, now = view.job, view.now
-    yield "state", Text.assemble(formatting.state(job.state), _since(job, now))
+    yield "state", Text.assemble(formatting.state(plain_state(job)), _since(job, now))
     if job.request:
         yield "requested", cell(f"{job.request}, not yet done", style="yellow")
     if job.owner:
-        yield "worker", cell(short(job.owner))
+        heard = now - (job.silent_for or 0.0)
+        yield "worker", cell(f"{short(job.owner)}, heartbeat {formatting.ago(heard, now)}")
     yield from _present(view)
     yield "input", cell(formatting.short_json(payload(job.input), view.wide))
     if job.result is not None:

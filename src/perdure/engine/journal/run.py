@@ -812,6 +812,7 @@ class Run:
         self.buffered_effects: dict[str, Effect] = {}  # by key, likewise
         self.buffered_spending: dict[str, SpendingChange] = {}  # by identity, likewise
         self.buffered_version: CodeVersion | None = None  # that the job belongs to, likewise
+        self.reused = 0  # how often a recorded effect was used again since the last write
         self.output = OutputBuffer(claim.topics, node.settings)
         self.sealed = False  # nothing is working for the job any more: only its end is written
         self.in_flight = 0  # writes that the store has not answered
@@ -1334,6 +1335,7 @@ class Run:
             news_seen=self.news,
             chunks=chunks,
             belongs_to=carried.version,
+            reused=carried.reused,
             **fields,
         )
         try:
@@ -1373,6 +1375,7 @@ class Run:
                 spending=tuple(carried.spending.values()),
                 output=carried.output,
                 belongs_to=carried.version,
+                reused=carried.reused,
             )
             done = partial(self._put_back_if_failed, carried, done)
         if any(_is_large(each, self.node.limits.inline) for each in write.entries):
@@ -1444,7 +1447,7 @@ class Run:
     @property
     def has_buffered(self) -> bool:
         """Whether there is something that the next write takes along."""
-        ledger = self.buffered_effects or self.buffered_spending
+        ledger = self.buffered_effects or self.buffered_spending or self.reused
         return bool(self.buffered_entries or ledger or self.output.waits)
 
     def buffer_entry(self, entry: JournalEntry) -> None:
@@ -1588,6 +1591,7 @@ class _Carried:
         "entries",
         "failed",
         "output",
+        "reused",
         "spending",
         "version",
         "waits",
@@ -1599,6 +1603,7 @@ class _Carried:
         self.effects, run.buffered_effects = run.buffered_effects, {}
         self.spending, run.buffered_spending = run.buffered_spending, {}
         self.version, run.buffered_version = run.buffered_version, None
+        self.reused, run.reused = run.reused, 0
         self.output = run.output.take()
         self.waits = False  # for an answer of the store
         self._given_up = False
@@ -1637,6 +1642,7 @@ class _Carried:
         run.buffered_effects = self.effects | run.buffered_effects
         run.buffered_spending = _merged(self.spending, run.buffered_spending)
         run.buffered_version = run.buffered_version or self.version
+        run.reused += self.reused
         if self.output is not None:
             run.output.put_back(self.output)
 

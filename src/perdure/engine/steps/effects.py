@@ -220,7 +220,7 @@ class Effects:
         resolution = await self._resolve(found, options)
         match resolution:
             case UseResult():
-                events.effect_reused(self._run, found)
+                self._note_reused(found)
                 await self._note_borrowed(request, found)
                 return BegunEffect(self._ledger.line(found), settled=True)
             case CallAnew(generation):
@@ -343,11 +343,16 @@ class Effects:
         return self._is_hit(await self._ledger.latest_of_business(business))
 
     def _is_hit(self, found: Effect | None) -> bool:
-        """Whether something was recorded before; telemetry counts that it is not repeated."""
+        """Whether something was recorded before, and so is not repeated."""
         if found is None or found.state is not EffectState.DONE:
             return False
-        events.effect_reused(self._run, found)
+        self._note_reused(found)
         return True
+
+    def _note_reused(self, found: Effect) -> None:
+        """Count that an effect is not repeated: the next write of the run does, and telemetry."""
+        self._run.reused += 1
+        events.effect_reused(self._run, found)
 
     # What earlier attempts have left
 

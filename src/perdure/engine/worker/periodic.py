@@ -167,24 +167,29 @@ async def watch_for_stuck_jobs(node: WorkerNode) -> None:
     A stuck job is not restarted: its code may only be slow, and two copies of it would do its work
     twice. So a person has to decide.
     """
-    alerted = WeakSet[Run]()
-    work = partial(_alert_to_stuck_jobs, node, alerted)
+    stalled = WeakSet[Run]()
+    work = partial(_look_for_stuck_jobs, node, stalled)
     await every(node.settings.heartbeat, work, what="watching for stuck jobs")
 
 
-async def _alert_to_stuck_jobs(node: WorkerNode, alerted: WeakSet[Run]) -> None:
+async def _look_for_stuck_jobs(node: WorkerNode, stalled: WeakSet[Run]) -> None:
+    """Mark jobs that have stopped to make progress, and those that make progress again.
+
+    Raises:
+        StoreError: A mark is not written, so it must be tried again.
+    """
     for run in tuple(node.runs.values()):
-        if run.verdict is None and run not in alerted and not node.makes_progress(run):
+        progresses = node.makes_progress(run)
+        if run in stalled and progresses:
+            await _mark(node, run, JobEvent(type="job.progressed", actor=node.owner))
+            stalled.discard(run)
+        elif run not in stalled and not progresses and run.verdict is None:
             await _alert_to_stuck_job(node, run)
-            alerted.add(run)
+            stalled.add(run)
 
 
 async def _alert_to_stuck_job(node: WorkerNode, run: Run) -> None:
-    """Log that a job is stuck, and alert people: once, however many workers run it in turn.
-
-    Raises:
-        StoreError: Nothing is written, so it must be tried again.
-    """
+    """Log that a job is stuck, and alert people: once, however many workers run it in turn."""
     text = (
         f"{_busy_steps(run)} reported no progress for {node.settings.stuck_after:g} seconds: give "
         "it `timeout=` or report progress (ctx.progress, ctx.heartbeat()). It still runs, and is "
@@ -192,20 +197,30 @@ async def _alert_to_stuck_job(node: WorkerNode, run: Run) -> None:
         'isolation="process" if it does not await, such a step ends by itself'
     )
     _log.warning("job %s is stuck: %s", run.job.id, text)
+    note = JobEvent(type="job.stuck", data={"why": text}, actor=node.owner)
+    if await _mark(node, run, note, alerts(run, NoticeKind.STUCK, "no progress", text)):
+        node.notices_due.set()
+        events.stuck(run, text)
+
+
+async def _mark(
+    node: WorkerNode, run: Run, note: JobEvent, notices: tuple[Notice, ...] = ()
+) -> bool:
+    """Write whether a job is stuck; return whether it is still ours."""
     # Not with `run.write`, which would count as progress.
-    stuck = Write(
+    mark = Write(
         job_id=run.job.id,
         owner=node.owner,
         epoch=run.epoch,
-        events=(JobEvent(type="job.stuck", data={"why": text}, actor=node.owner),),
-        notices=alerts(run, NoticeKind.STUCK, "no progress", text),
+        stalled=note.type == "job.stuck",
+        events=(note,),
+        notices=notices,
     )
     try:
-        await node.store.write(stuck)
-    except LeaseLost:
-        return  # the job's new owner watches it
-    node.notices_due.set()
-    events.stuck(run, text)
+        await node.store.write(mark)
+    except LeaseLost:  # the job's new owner watches it
+        return False
+    return True
 
 
 def _busy_steps(run: Run) -> str:

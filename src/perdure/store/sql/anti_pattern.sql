@@ -71,9 +71,11 @@ LIMIT :limit
 -- name: large_checkpoints
 WITH
 -- use: looked_at
-SELECT entry.job_id, 'the checkpoint of ' || entry.id || ' has ' || (length(entry.checkpoint) / 1024) || ' KB'
+SELECT entry.job_id, 'a checkpoint of ' || entry.id || ' had '
+       || (max(entry.checkpoint_size, coalesce(length(entry.checkpoint), 0)) / 1024) || ' KB'  -- sqlite
+       || (greatest(entry.checkpoint_size, length(entry.checkpoint)) / 1024) || ' KB'  -- postgres
 FROM looked_at JOIN journal AS entry ON entry.job_id = looked_at.id
-WHERE length(entry.checkpoint) > :checkpoint_bytes
+WHERE length(entry.checkpoint) > :checkpoint_bytes OR entry.checkpoint_size > :checkpoint_bytes
 LIMIT :limit
 
 -- name: many_attempts

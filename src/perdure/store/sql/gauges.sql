@@ -16,9 +16,6 @@ SELECT queue, sum(number), min(since) FROM (
   WHERE ready = 0 AND due_at IS NOT NULL AND queue >= '' AND due_at <= :now GROUP BY queue) AS waiting
 GROUP BY queue
 
--- name: gauge_expired
-SELECT count(*) FROM lease WHERE owner >= '' AND until < :clock
-
 -- name: gauge_approvals
 SELECT count(*), min(created_at) FROM approval WHERE state = 'PENDING'
 

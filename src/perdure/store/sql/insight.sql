@@ -44,7 +44,7 @@ ORDER BY ended_at DESC
 LIMIT :limit
 
 -- name: newest_jobs
-SELECT id FROM job
+SELECT id, reused FROM job
 WHERE created_at <= :now
   AND tenant = :tenant  -- if tenant
 ORDER BY created_at DESC
@@ -52,7 +52,8 @@ LIMIT :limit
 
 -- name: step_stats
 SELECT name, count(*), sum(CASE state WHEN 'FAILED' THEN 1 ELSE 0 END), sum(attempt),
-       coalesce(max(length(checkpoint)), 0)
+       max(max(checkpoint_size, coalesce(length(checkpoint), 0)))  -- sqlite
+       max(greatest(checkpoint_size, length(checkpoint)))  -- postgres
 FROM json_each(:ids) AS wanted CROSS JOIN journal  -- sqlite
   ON journal.job_id = wanted.value AND journal.seq < :most  -- sqlite
 FROM unnest(:ids::text[]) AS wanted (job_id) CROSS JOIN LATERAL (  -- postgres
@@ -60,26 +61,16 @@ FROM unnest(:ids::text[]) AS wanted (job_id) CROSS JOIN LATERAL (  -- postgres
 WHERE kind = 'step' AND attempt > 0
 GROUP BY name
 
--- name: borrowed_effects
-SELECT count(*) FROM effect
-WHERE state = 'BORROWED'
-  AND job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
-  AND job_id = ANY(:ids)  -- postgres
-
--- name: stuck_leases
-SELECT count(*) FROM lease
-WHERE owner >= '' AND until < :clock
+-- name: stuck_jobs
+SELECT job_id FROM lease
+WHERE
+  -- use: is_stuck
   AND tenant = :tenant  -- if tenant
 
--- name: parked_undos
--- Parked jobs with an undo that failed; a bounded number of them is looked at.
-SELECT count(*) FROM (
-  SELECT id FROM job
-  WHERE state = 'NEEDS_ATTENTION'
-    AND tenant = :tenant  -- if tenant
-  ORDER BY created_at DESC LIMIT :limit) AS parked
-WHERE (SELECT 1 FROM journal
-       WHERE job_id = parked.id AND kind = 'undo' AND state = 'FAILED' LIMIT 1) IS NOT NULL
+-- name: failed_undos
+SELECT coalesce(sum(failed_undos), 0) FROM job
+WHERE failed_undos > 0 AND tenant >= ''
+  AND tenant = :tenant  -- if tenant
 
 -- name: pending_approvals
 SELECT count(*), min(created_at) FROM approval

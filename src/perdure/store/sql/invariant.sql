@@ -59,7 +59,7 @@ FROM job
 WHERE job.ended_at IS NULL AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.job_id = job.id)
 LIMIT :limit
 
--- name: stuck
+-- name: never_due
 SELECT job.id, 'the job is ' || job.state || ' and neither due nor waiting for anything that it names'
 FROM job JOIN lease ON lease.job_id = job.id
 WHERE lease.owner IS NULL AND lease.ready = 0 AND lease.due_at IS NULL

@@ -60,6 +60,14 @@ WHERE id = :id
 -- name: change_version
 UPDATE job SET version = :version WHERE id = :id
 
+-- name: count_reused
+UPDATE job SET reused = reused + :number WHERE id = :id
+
+-- name: count_failed_undos
+UPDATE job SET failed_undos = (
+  SELECT count(*) FROM journal WHERE job_id = :id AND kind = 'undo' AND state = 'FAILED')
+WHERE id = :id
+
 -- name: begin_anew
 UPDATE job SET input = :input WHERE id = :id
 
@@ -82,7 +90,8 @@ UPDATE job SET
   paused_from = CASE WHEN :state <> 'PAUSED' THEN NULL WHEN state = 'PAUSED' THEN paused_from ELSE state END
 WHERE id = :id
 
--- name: get_job
+-- part: job_columns
+-- A job with what its lease says: see `rows.job`.
 SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
        job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
@@ -91,21 +100,23 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
        coalesce(lease.worked, job.worked) + CASE WHEN lease.owner IS NULL THEN 0
          ELSE max(0, min(:clock, lease.until) - lease.since) END,  -- sqlite
          ELSE greatest(0, least(:clock, lease.until) - lease.since) END,  -- postgres
-       lease.progress
+       lease.progress,
+       CASE WHEN lease.owner IS NULL THEN NULL
+         ELSE max(0, :clock - lease.since) END,  -- sqlite
+         ELSE greatest(0, :clock - lease.since) END,  -- postgres
+       CASE WHEN
+         -- use: is_stuck
+         THEN 1 ELSE 0 END,
+       job.failed_undos
+
+-- name: get_job
+-- use: job_columns
 FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.id = :id
 
 -- name: get_jobs
-SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
-       job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
-       job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
-       job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
-       coalesce(lease.claims, 0), job.budget_of, coalesce(lease.awaits, 0), job.labels,
-       coalesce(lease.worked, job.worked) + CASE WHEN lease.owner IS NULL THEN 0
-         ELSE max(0, min(:clock, lease.until) - lease.since) END,  -- sqlite
-         ELSE greatest(0, least(:clock, lease.until) - lease.since) END,  -- postgres
-       lease.progress
+-- use: job_columns
 FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.id IN (SELECT value FROM json_each(:ids))  -- sqlite
@@ -243,15 +254,7 @@ WHERE id = ANY(:ids)  -- postgres
          AND label.value = unwanted.value)  -- if not_labels
 
 -- name: find_jobs
-SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
-       job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
-       job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
-       job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
-       coalesce(lease.claims, 0), job.budget_of, coalesce(lease.awaits, 0), job.labels,
-       coalesce(lease.worked, job.worked) + CASE WHEN lease.owner IS NULL THEN 0
-         ELSE max(0, min(:clock, lease.until) - lease.since) END,  -- sqlite
-         ELSE greatest(0, least(:clock, lease.until) - lease.since) END,  -- postgres
-       lease.progress
+-- use: job_columns
 FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.created_at <= :until
@@ -269,15 +272,7 @@ SELECT DISTINCT name, queue, "user", tenant, labels FROM (
 
 -- name: find_labelled_jobs
 -- The newest jobs of one label are found by its index; the other labels are looked up in each.
-SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
-       job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
-       job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
-       job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
-       coalesce(lease.claims, 0), job.budget_of, coalesce(lease.awaits, 0), job.labels,
-       coalesce(lease.worked, job.worked) + CASE WHEN lease.owner IS NULL THEN 0
-         ELSE max(0, min(:clock, lease.until) - lease.since) END,  -- sqlite
-         ELSE greatest(0, least(:clock, lease.until) - lease.since) END,  -- postgres
-       lease.progress
+-- use: job_columns
 FROM label AS mark CROSS JOIN job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM label AS mark CROSS JOIN LATERAL (SELECT * FROM job WHERE id = mark.job_id LIMIT 1) AS job  -- postgres
 LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres

@@ -5,6 +5,10 @@ NOT EXISTS (
     AND substr(name, 16) NOT IN (SELECT value FROM json_each(:keys)))  -- sqlite
     AND substr(name, 16) NOT IN (SELECT json_array_elements_text(:keys::json)))  -- postgres
 
+-- part: is_stuck
+-- A job is stuck while a worker has it and sees no progress, or has not renewed its lease in time.
+lease.owner >= '' AND (lease.stalled = 1 OR lease.until < :clock)
+
 -- part: freed
 -- The lease of an owner that is gone; it had the job until now, or until its lease has run out.
 UPDATE lease SET owner = NULL, ready = 1, due_at = :now,
@@ -74,7 +78,7 @@ FOR UPDATE SKIP LOCKED  -- postgres
 
 -- name: claim
 UPDATE lease SET owner = :owner, epoch = epoch + 1, until = :until, claims = claims + 1,
-                 ready = 0, due_at = NULL, since = :clock
+                 ready = 0, due_at = NULL, since = :clock, stalled = 0
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres
 RETURNING job_id, epoch, claims, news
@@ -155,6 +159,9 @@ WHERE owner = :owner
     -- In the order in which writes lock them.  -- postgres
     SELECT job_id FROM lease WHERE job_id = ANY(:ids) ORDER BY job_id FOR UPDATE))  -- postgres
 RETURNING job_id, epoch
+
+-- name: stall
+UPDATE lease SET stalled = :stalled WHERE job_id = :id
 
 -- name: report
 UPDATE lease SET progress = :progress WHERE job_id = :id AND owner = :owner AND epoch = :epoch

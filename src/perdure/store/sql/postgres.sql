@@ -23,7 +23,9 @@ ON CONFLICT (job_id, seq) DO UPDATE SET
   output =
   -- use: kept_output
   , error = excluded.error, checkpoint = excluded.checkpoint,
-  checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
+  checkpoint_no = excluded.checkpoint_no,
+  checkpoint_size = greatest(journal.checkpoint_size, length(journal.checkpoint)),
+  wake_at = excluded.wake_at,
   started_at = coalesce(excluded.started_at, journal.started_at), ended_at = excluded.ended_at,
   key = excluded.key
 -- A failure stands until a person takes it back: a late start does not change it.
@@ -152,7 +154,7 @@ WITH moment AS MATERIALIZED (
   WHERE job_id = ANY(ARRAY(SELECT job_id FROM due EXCEPT SELECT job_id FROM picked))
 ), claimed AS (
   UPDATE lease SET owner = :owner, epoch = epoch + 1, until = now + :lease, claims = claims + 1,
-                   ready = 0, due_at = NULL, since = now
+                   ready = 0, due_at = NULL, since = now, stalled = 0
   FROM moment WHERE job_id = ANY(ARRAY(SELECT job_id FROM picked))
   RETURNING job_id, queue, tag, epoch, claims, lease.worked AS worked_before
 ), started AS (
@@ -169,7 +171,7 @@ WITH moment AS MATERIALIZED (
 SELECT id, tenant, "user", started.name, version, state, started.queue, priority, input, plan,
        result, error, wait, request, key, parent, parent_seq, forked_from, created_at,
        started_at, ended_at, deadline_at, NULL, :owner::text, claimed.epoch, claims,
-       budget_of, 0, labels, worked_before, NULL,
+       budget_of, 0, labels, worked_before, NULL, 0.0, 0, failed_undos,
        (SELECT news FROM lease WHERE lease.job_id = started.id), now, tag,
        (SELECT 1 FROM journal WHERE journal.job_id = started.id LIMIT 1) IS NULL
        AND (SELECT 1 FROM message WHERE message.job_id = started.id AND taken_at IS NULL LIMIT 1) IS NULL

@@ -14,7 +14,9 @@ ON CONFLICT (job_id, seq) DO UPDATE SET
   output =
   -- use: kept_output
   , error = excluded.error, checkpoint = excluded.checkpoint,
-  checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
+  checkpoint_no = excluded.checkpoint_no,
+  checkpoint_size = max(checkpoint_size, coalesce(length(checkpoint), 0)),
+  wake_at = excluded.wake_at,
   started_at = coalesce(excluded.started_at, started_at), ended_at = excluded.ended_at,
   key = excluded.key
 -- A failure stands until a person takes it back: a late start does not change it.

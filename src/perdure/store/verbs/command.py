@@ -354,6 +354,7 @@ def _begin_again(session: Session, job: _JobNow, asked: Command) -> None:
     """Give what the job stopped at, and what came after it, a fresh set of attempts."""
     if job.undoing:
         session.run("retry_undo", id=job.id)
+        session.run("count_failed_undos", id=job.id)
         return
     seq = _stopped_at(session, job) if asked.seq is None else asked.seq
     if seq is None and asked.action == "resume":  # no entry stopped it
@@ -390,6 +391,8 @@ def _skip(session: Session, job: _JobNow, asked: Command) -> None:
         raise IllegalTransition(f"entry {asked.seq} of job {job.id} is {state}: not to be skipped")
     now = session.now()
     session.run("skip_entry", id=job.id, seq=asked.seq, output=rows.text(asked.output), now=now)
+    if kind == EntryKind.UNDO:
+        session.run("count_failed_undos", id=job.id)
     withdraw_open(session, [job.id], now, step)
 
 

@@ -7,20 +7,20 @@ from perdure.jobs.gauges import Backlog, StoreGauges, WorkerGauge, backlog
 from perdure.jobs.model import WorkerRow
 from perdure.store.statements import Session
 from perdure.store.verbs.fleet import workers
+from perdure.store.verbs.insight import stuck_jobs
 
 
 def gauges(session: Session) -> StoreGauges:
     """Return what a store holds now that somebody may have to act on."""
     now = session.now()
     queues = session.all("gauge_queues", now=now)
-    expired = session.one("gauge_expired", clock=session.clock())
     schedules = session.one("gauge_schedules")
     next_at = schedules[0] if schedules else None
     return StoreGauges(
         now=now,
         states={state: number for state, number in session.all("gauge_states")},  # noqa: C416  rows are no pairs to the type checker
         queues={name: backlog(int(count), since, now) for name, count, since in queues},
-        expired=expired[0] if expired else 0,
+        stuck=len(stuck_jobs(session)),
         approvals=_backlog(session, "gauge_approvals", now),
         in_doubt=_backlog(session, "gauge_effects", now),
         notices=_backlog(session, "gauge_notices", now),

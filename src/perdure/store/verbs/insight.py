@@ -12,7 +12,6 @@ from perdure.store.statements import Session
 _WORKED = 10_000  # ended jobs whose worked time is looked at
 _SAMPLED = 200  # newest jobs whose steps are looked at …
 _ENTRIES = 200  # … and so many entries of each
-_PARKED = 1000
 
 
 def failed_jobs(session: Session, tenant: str | None, since: float, limit: int) -> list[FailedJob]:
@@ -41,6 +40,13 @@ def mark_error(
     session.run("mark_error", **given, now=session.now())
 
 
+def stuck_jobs(session: Session, tenant: str | None = None) -> list[str]:
+    """Return the jobs that are stuck, of all tenants or of one: at most those that workers have."""
+    whose = _tenant(tenant)
+    found = session.find("stuck_jobs", set(whose), **whose, clock=session.clock())
+    return [each[0] for each in found]
+
+
 def metrics(session: Session, tenant: str | None, minutes: int) -> MetricsFacts:
     """Return what the page of metrics shows, for all tenants or for one."""
     whose, now = _tenant(tenant), session.now()
@@ -55,9 +61,9 @@ def metrics(session: Session, tenant: str | None, minutes: int) -> MetricsFacts:
         worked_before=_worked(session, whose, since - minutes * MINUTE, since),
         steps=_step_stats(session, ids),
         sampled_jobs=len(newest),
-        duplicates=_number(session.one("borrowed_effects", ids=ids)),
-        stuck=_count(session, "stuck_leases", whose, clock=session.clock()),
-        failed_undos=_count(session, "parked_undos", whose, limit=_PARKED),
+        reused=sum(each[1] for each in newest),
+        stuck=len(stuck_jobs(session, tenant)),
+        failed_undos=_count(session, "failed_undos", whose),
         approvals=_backlog(session, "pending_approvals", whose, now),
         in_doubt=_backlog(session, "doubtful_effects", whose, now),
         queues={
@@ -106,13 +112,8 @@ def _step_stats(session: Session, ids: Any) -> tuple[StepStats, ...]:
     )
 
 
-def _count(session: Session, name: str, whose: dict[str, Any], **given: Any) -> int:
-    found = session.find(name, set(whose), **whose, **given)
-    return _number(found[0] if found else None)
-
-
-def _number(found: Any) -> int:
-    return int(found[0]) if found and found[0] is not None else 0
+def _count(session: Session, name: str, whose: dict[str, Any]) -> int:
+    return int(session.find(name, set(whose), **whose)[0][0])
 
 
 def _backlog(session: Session, name: str, whose: dict[str, Any], now: float) -> Backlog:

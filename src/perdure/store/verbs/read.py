@@ -28,6 +28,7 @@ from perdure.store.sealing import chunk_names
 from perdure.store.statements import Session
 from perdure.store.verbs.approval import read_approval
 from perdure.store.verbs.effect import effects
+from perdure.store.verbs.insight import stuck_jobs
 from perdure.store.verbs.reseal import sealed_violations
 
 _PAGE = 1000
@@ -68,6 +69,10 @@ def ids_like(session: Session, part: str, limit: int) -> list[str]:
 
 def jobs(session: Session, query: JobQuery) -> list[Job]:
     """Return the jobs that match, newest first."""
+    if query.stuck:
+        query = _only_stuck(session, query)
+        if not query.ids:
+            return []
     until, last = query.before or (sys.float_info.max, None)
     states = None if query.states is None else [each.value for each in query.states]
     only_one = states is not None and len(states) == 1  # found in their order, without sorting
@@ -94,9 +99,18 @@ def counts(session: Session, query: JobQuery | None = None) -> dict[str, int]:
     if query is None:
         rows = session.all("counts")
     else:
+        query = _only_stuck(session, query) if query.stuck else query
+        if query.stuck and not query.ids:
+            return {}
         present = _present(_conditions(session, query, query.labels))
         rows = session.find("counts_of", set(present), **present, until=sys.float_info.max)
     return {state: number for state, number in rows}  # noqa: C416  rows are no pairs to the type checker
+
+
+def _only_stuck(session: Session, query: JobQuery) -> JobQuery:
+    """Return the query with the ids of the stuck jobs, which are few: those that workers have."""
+    found = stuck_jobs(session, query.tenant)
+    return replace(query, ids=tuple(id for id in found if not query.ids or id in query.ids))
 
 
 def query_words(session: Session, tenant: str | None = None) -> QueryWords:

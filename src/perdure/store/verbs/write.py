@@ -15,6 +15,7 @@ from perdure.jobs.fleet import job_kind
 from perdure.jobs.model import (
     ChildWait,
     CodeVersion,
+    EntryKind,
     JobChange,
     JobEvent,
     JournalEntry,
@@ -103,10 +104,23 @@ def _write_rest(session: Session, work: _Fenced, now: float) -> None:
     if write.output is not None:
         write_output(session, write.job_id, write.output, now)
     _change_version(session, write.job_id, write.belongs_to)
+    _count(session, write)
     if write.job is not None:
         session.unproven_claims.discard((write.job_id, write.epoch))
         if write.job.state not in ENDED:
             _change(session, write, write.job, work.news, now)
+
+
+def _count(session: Session, write: Write) -> None:
+    """Keep the numbers that people see of a job."""
+    if write.reused:
+        session.run("count_reused", id=write.job_id, number=write.reused)
+    if any(
+        each.kind is EntryKind.UNDO and each.state is StepState.FAILED for each in write.entries
+    ):
+        session.run("count_failed_undos", id=write.job_id)
+    if write.stalled is not None:
+        session.run("stall", id=write.job_id, stalled=int(write.stalled))
 
 
 def _end(session: Session, writes: Sequence[Write], now: float) -> None:

@@ -43,6 +43,8 @@ CREATE TABLE job (
   labels      text,                          -- as a JSON object; NULL: none
   epoch       bigint NOT NULL DEFAULT 0,     -- of its last lease, once it has ended
   worked      float8 NOT NULL DEFAULT 0,     -- seconds that workers had it, once it has ended
+  reused      bigint NOT NULL DEFAULT 0,     -- how often its code got the recorded result of an effect
+  failed_undos bigint NOT NULL DEFAULT 0,    -- entries of its undo list that have failed
   CHECK ((ended_at IS NOT NULL) = (state IN ('COMPLETED', 'FAILED', 'COMPENSATED', 'CANCELLED')))
 ) WITH (fillfactor = 80);
 
@@ -55,6 +57,7 @@ CREATE INDEX job_parent ON job (parent, created_at, id) WHERE parent IS NOT NULL
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_budget ON job (budget_of) WHERE budget_of IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX job_failed_undos ON job (tenant, failed_undos) WHERE failed_undos > 0;
 
 -- The labels of jobs once more, to find jobs by them, newest first.
 CREATE TABLE label (
@@ -117,6 +120,7 @@ CREATE TABLE lease (
   awaits   bigint NOT NULL DEFAULT 0,        -- so many more children must end before it is due …
   gathers  float8 NOT NULL DEFAULT 0,        -- … after these seconds, in which further ends come
   progress text,                             -- of its running steps, for people, as JSON
+  stalled  bigint NOT NULL DEFAULT 0 CHECK (stalled IN (0, 1)),    -- 1: its owner sees no progress
   CHECK (owner IS NULL OR (ready = 0 AND due_at IS NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
@@ -144,6 +148,7 @@ CREATE TABLE journal (
   error         text,
   checkpoint    text,
   checkpoint_no bigint NOT NULL,
+  checkpoint_size bigint NOT NULL DEFAULT 0,  -- of the largest one before this
   wake_at       float8,
   started_at    float8,
   ended_at      float8,

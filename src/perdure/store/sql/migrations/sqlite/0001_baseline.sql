@@ -36,6 +36,8 @@ CREATE TABLE job (
   labels      TEXT,                          -- as a JSON object; NULL: none
   epoch       INTEGER NOT NULL DEFAULT 0,    -- of its last lease, once it has ended
   worked      REAL    NOT NULL DEFAULT 0,    -- seconds that workers had it, once it has ended
+  reused      INTEGER NOT NULL DEFAULT 0,    -- how often its code got the recorded result of an effect
+  failed_undos INTEGER NOT NULL DEFAULT 0,   -- entries of its undo list that have failed
   CHECK ((ended_at IS NOT NULL) = (state = 'COMPLETED' OR state = 'FAILED'
                                    OR state = 'COMPENSATED' OR state = 'CANCELLED'))
 ) STRICT;
@@ -49,6 +51,7 @@ CREATE INDEX job_parent ON job (parent, created_at, id) WHERE parent IS NOT NULL
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_budget ON job (budget_of) WHERE budget_of IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX job_failed_undos ON job (tenant, failed_undos) WHERE failed_undos > 0;
 
 -- The labels of jobs once more, to find jobs by them, newest first.
 CREATE TABLE label (
@@ -115,6 +118,7 @@ CREATE TABLE lease (
   awaits   INTEGER NOT NULL DEFAULT 0,       -- so many more children must end before it is due …
   gathers  REAL NOT NULL DEFAULT 0,          -- … after these seconds, in which further ends come
   progress TEXT,                             -- of its running steps, for people, as JSON
+  stalled  INTEGER NOT NULL DEFAULT 0 CHECK (stalled IN (0, 1)),   -- 1: its owner sees no progress
   CHECK (owner IS NULL OR (ready = 0 AND due_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
@@ -144,6 +148,7 @@ CREATE TABLE journal (
   error         TEXT,
   checkpoint    TEXT,
   checkpoint_no INTEGER NOT NULL,
+  checkpoint_size INTEGER NOT NULL DEFAULT 0,  -- of the largest one before this
   wake_at       REAL,
   started_at    REAL,
   ended_at      REAL,
