@@ -92,6 +92,12 @@ def test_a_secret_is_taken_out_of_a_text(text: str) -> None:
         "call(key='order-7', id=3)",
         "http://[::1]:8080/path",
         "at 12:30:00, ratio 3:4",
+        "see https://docs.test/guide#retries",
+        "see https://docs.test/guide.html#section-3.2",
+        "https://git.test/a/b.py#L20-L31",
+        "https://ops.test/#/jobs/7",
+        "https://api.test/v1?page=3&state=failed&since=2026-01-31",
+        "https://api.test/v1?max_tokens=100#token_count",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

@@ -50,46 +50,86 @@ REMOVED: Final = "[removed]"
 
 _WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
-# Whole names: letters and digits only, in lower case.
-_EXACT: Final = frozenset(
+# Secrets by the words of their names, run together: `access_token`, `clientSecret`, `x-api-key`.
+_SECRETS: Final = frozenset(
     {
-        "auth", "card", "cookies", "cvc", "cvc2", "cvv", "cvv2", "iban", "mnemonic", "otp", "pan",
-        "pass", "pem", "pin", "salt", "session", "sid", "sig", "ssn", "totp", "sas",
+        "accesskey", "accesstokens", "accountkey", "accountnumber", "apikey", "apikeys",
+        "apitokens", "auth", "authkey", "authorization", "backupcodes", "bban", "bearer",
+        "cardnumber", "connectionstring", "connstr", "cookie", "cookies", "credential",
+        "credentials", "csrf", "cvc", "cvv", "databaseurl", "dsn", "encryptionkey", "iban", "ibans",
+        "jwt", "masterkey", "mnemonic", "otp", "passcode", "passphrase", "passwd", "password",
+        "passwords", "pem", "pin", "privatekey", "pwd", "recoverycodes", "redisurl",
+        "refreshtokens", "sas", "secret", "secretkey", "secrets", "servicekey", "sessionid",
+        "sessionkey", "sessiontokens", "sharedkey", "sid", "sig", "signature", "signingkey",
+        "sshkey", "ssn", "storagekey", "token", "totp", "webhookurl", "xsrf",
     }
 )  # fmt: skip
-# Endings of names: `access_token`, `clientSecret`, `x-api-key`, `DATABASE_URL`.
-_ENDS: Final = (
-    "accesskey", "accountkey", "accountnumber", "apikey", "authkey", "authorization", "bearer",
-    "cardnumber", "connectionstring", "connstr", "cookie", "credential", "credentials", "csrf",
-    "databaseurl", "dsn", "encryptionkey", "jwt", "masterkey", "passcode", "passphrase", "passwd",
-    "password", "privatekey", "pwd", "redisurl", "secret", "secretkey", "servicekey", "sessionid",
-    "sharedkey", "signature", "signingkey", "sshkey", "storagekey", "token", "webhookurl", "xsrf",
+# Those that are secrets only at the end of a name: a `card_value` is an amount.
+_LAST: Final = frozenset(
+    {
+        "backupcode", "card", "mfacode", "pan", "pass", "recoverycode", "salt", "securitycode",
+        "session", "smscode", "verificationcode",
+    }
 )  # fmt: skip
-# Parts of names: `aws_secret_access_key_old`, `passwordHash`.
+# Ends of single words, for names that are written without a break: `dbpassword`, `githubtoken`.
+_RUN_TOGETHER: Final = (
+    "accesskey", "apikey", "authorization", "cookie", "credentials", "jwt", "passphrase", "passwd",
+    "password", "privatekey", "pwd", "secret", "secretkey", "signingkey", "token",
+)  # fmt: skip
+# Parts of names, whatever follows: `password_for_db`.
 _WITHIN: Final = ("apikey", "clientsecret", "connectionstring", "password", "passwd", "privatekey",
                   "secretaccesskey", "secretkey")  # fmt: skip
+# Words after a secret that say in which form it is there: `token_value`, `auth_header`, `jwt_raw`.
+_FORMS: Final = frozenset(
+    {
+        "b64", "backup", "base64", "code", "codes", "current", "encoded", "encrypted", "hash",
+        "header", "headers", "hex", "new", "old", "plain", "plaintext", "previous", "raw", "str",
+        "string", "value", "values",
+    }
+)  # fmt: skip
 # Last words of names that describe a secret without holding it: `password_length`, `secret_name`.
 _ABOUT: Final = frozenset(
     {
-        "budget", "count", "expires", "expiry", "hint", "kind", "length", "limit", "name",
-        "policy", "required", "ttl", "type", "usage", "version",
+        "at", "budget", "count", "expires", "expiry", "hint", "kind", "length", "limit", "name",
+        "policy", "required", "strength", "ttl", "type", "usage", "version",
     }
 )  # fmt: skip
+_MOST_WORDS: Final = 3  # of one secret: "secret access key"
+
+# Numbers of accounts and cards: whoever decides about a payment compares their last characters.
+_ACCOUNTS: Final = frozenset({"accountnumber", "bban", "cardnumber", "iban", "pan"})
 
 
 @lru_cache(maxsize=1024)  # every line of every log passes through here, with the same few names
 def is_secret_name(name: str) -> bool:
     """Whether a field of this name holds a secret, in any spelling of the name."""
-    words = [word.lower() for word in _WORD.findall(name)]
+    words = _words(name)
     if not words or words[-1] in _ABOUT:
         return False
-    joined = "".join(words)
-    return (
-        joined in _EXACT
-        or words[-1] in _EXACT
-        or joined.endswith(_ENDS)
-        or any(part in joined for part in _WITHIN)
-    )
+    if any(part in "".join(words) for part in _WITHIN):
+        return True
+    held = _without_form(words)
+    return _ends_in(words, _LAST) or _ends_in(held, _SECRETS) or held[-1].endswith(_RUN_TOGETHER)
+
+
+@lru_cache(maxsize=1024)
+def is_account_name(name: str) -> bool:
+    """Whether a field of this name holds the number of an account or a card."""
+    return _ends_in(_without_form(_words(name)), _ACCOUNTS)
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def _without_form(words: list[str]) -> list[str]:
+    while len(words) > 1 and (words[-1] in _FORMS or words[-1].isdigit()):
+        words = words[:-1]
+    return words
+
+
+def _ends_in(words: list[str], known: frozenset[str]) -> bool:
+    return any("".join(words[-count:]) in known for count in range(1, _MOST_WORDS + 1))
 
 
 _QUOTED: Final = r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
@@ -193,15 +233,32 @@ def _hides(option: str) -> bool:
     return option == "listen_url" or is_secret_name(option)
 
 
+# What a text may be if no name says so. A word or a number in a query is neither a password nor a
+# key; letters and digits together may be. A fragment is a place on a page more often than a key.
+_RUN: Final = re.compile(r"[A-Za-z0-9]+")
+_MIXED: Final = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{6,}")
+_RANDOM: Final = re.compile(
+    r"(?=[A-Za-z]*\d)(?=[^A-Z]*[A-Z])(?=[^a-z]*[a-z])[A-Za-z0-9]{8,}"
+    r"|(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{20,}"
+)
+
+
 def _without_query(rest: str, *, is_store: bool) -> str:
-    """Remove the values of a query; for a store's URL, only those with secret names."""
-    before, mark, query = rest.partition("?")
-    if not mark:
-        path, sharp, _ = before.partition("#")
-        return f"{path}#{REMOVED}" if sharp else path
-    names = [part.partition("=") for part in re.split(r"[&;]", query.partition("#")[0])]
-    kept = "&".join(
-        f"{name}={value if is_store and not _hides(name) else REMOVED}" if equal else name
-        for name, equal, value in names
-    )
-    return f"{before}?{kept}" if all(equal for _, equal, _ in names) else f"{before}?{REMOVED}"
+    """Remove credentials from query and fragment; for a store's URL, by the names alone."""
+    rest, sharp, fragment = rest.partition("#")
+    path, mark, query = rest.partition("?")
+    kept = _without_credentials(query, None if is_store else _MIXED)
+    place = _without_credentials(fragment, None if is_store else _RANDOM)
+    return f"{path}{mark}{kept}{sharp}{place}"
+
+
+def _without_credentials(query: str, key: re.Pattern[str] | None) -> str:
+    def kept(part: str) -> str:
+        name, equal, value = part.partition("=")
+        given = value if equal else name
+        is_key = key is not None and any(map(key.fullmatch, _RUN.findall(given)))
+        if not is_key and not (given and equal and _hides(name)):
+            return part
+        return f"{name}={REMOVED}" if equal else REMOVED
+
+    return "".join(map(kept, re.split(r"([&;?#])", query)))
