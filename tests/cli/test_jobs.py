@@ -194,3 +194,20 @@ def test_a_worker_that_is_killed_costs_nothing(cli: CommandLine) -> None:
 
     assert done["result"] == "yes"
     assert [entry["attempt"] for entry in done["journal"][:2]] == [1, 1]
+
+
+def test_a_copy_keeps_the_arguments_that_are_not_given_and_takes_no_marker(
+    cli: CommandLine,
+) -> None:
+    with cli.worker():
+        job = cli.submit("transfer", usd=1400, iban="DE02120300000000202051")
+        cli.wait_for(job)
+        given = ("jobs", "fork", job, "--before", "greet#1", "--app", APP, "--json-args")
+        refused = cli.run(*given, '{"iban": "[removed: …2051]"}')
+        copy = cli.json(*given, '{"usd": 1399}')["id"]
+        done = cli.wait_for(copy)
+        to_send = cli.run("jobs", "send", job, "go", '{"token": "[removed]"}')
+    assert (refused.exit_code, "only stands for a value" in refused.stderr) == (2, True)
+    assert (to_send.exit_code, "only stands for a value" in to_send.stderr) == (2, True)
+    assert done["result"] == "1399 to DE02120300000000202051"
+    assert done["input"] == {"usd": 1399, "iban": "[removed: …2051]"}

@@ -11,13 +11,14 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (
         ["submit", APP, "welcom"],
         2,
-        "the app has: ask, confirm, fetch, order, pay, reach, ship, tell, welcome",
+        "the app has: ask, confirm, fetch, order, pay, reach, ship, tell, transfer, welcome",
     ),
     (["submit", APP], 2, "or pass a plan with --plan file.json"),
     (["submit", APP, "welcome"], 2, "`name` is missing"),
     (["submit", APP, "welcome", "-a", '{"name": 1}'], 2, "`name` has the wrong type"),
     (["submit", APP, "welcome", "-a", "{"], 2, "JSON"),
     (["submit", APP, "welcome", "-a", "@no.json"], 2, "no.json cannot be read"),
+    (["submit", APP, "welcome", "-a", '{"name": "[removed: …2051]"}'], 2, "only stands for"),
     (["submit", APP, "welcome", "--delay", "soon"], 2, "soon"),
     (["submit", "tests.cli.nothing:app", "x"], 2, "there is no module 'tests.cli.nothing'"),
     (

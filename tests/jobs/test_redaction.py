@@ -1,3 +1,4 @@
+import re
 from typing import Any, cast
 
 import pytest
@@ -6,8 +7,16 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr, field_serializer
 
 from perdure.base.codec import digest, encode
+from perdure.base.encryption import locked_text, missing_text
+from perdure.base.errors import ArgumentError
 from perdure.base.secret import REMOVED, Secret
-from perdure.jobs.redaction import Redaction, for_people
+from perdure.jobs.redaction import (
+    Fingerprints,
+    Redaction,
+    for_people,
+    refuse_markers,
+    revealed,
+)
 
 REDACTION = Redaction()
 KEY = b"k" * 32
@@ -198,3 +207,94 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, dict):
         parts = cast("dict[str, Any]", value).values()
     return [text for part in parts for text in _texts(part)]
+
+
+# Accounts
+
+MARKS = Fingerprints(KEY, "acme")
+IBAN = "DE02 1203 0000 0000 2020 51"
+
+
+def test_of_an_account_people_see_the_last_characters_and_a_fingerprint() -> None:
+    shown = for_people(encode({"iban": IBAN, "cardNumber": 4111111111111111}), MARKS)
+    assert shown["iban"].startswith("[removed: …2051, fp ")
+    assert shown["cardNumber"].startswith("[removed: …1111, fp ")
+    assert "1203" not in str(shown)
+    same = for_people(encode({"iban": "de02120300000000202051"}), MARKS)
+    assert same["iban"] == shown["iban"]
+    other = for_people(encode({"iban": IBAN}), Fingerprints(b"x" * 32, "acme"))
+    assert other["iban"] != shown["iban"]
+    assert for_people(encode({"iban": IBAN}))["iban"] == "[removed: …2051]"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("password", "correct horse battery staple"),
+        ("api_key", "sk-1234567890123456"),
+        ("token", "1234567890123456"),
+        ("pin", "1234567890123456"),
+        ("ssn", "123-45-6789-0123"),
+        ("iban", "short"),
+        ("card_number", {"number": "4111111111111111"}),
+    ],
+)
+def test_of_secrets_and_of_short_numbers_people_see_nothing(name: str, value: Any) -> None:
+    assert for_people(encode({name: value})) == {name: REMOVED}
+
+
+def test_the_marker_of_a_short_account_has_no_characters_of_it() -> None:
+    (shown,) = for_people(encode({"account_number": "12345678"}), MARKS).values()
+    assert re.fullmatch(r"\[removed: fp [0-9a-f]{8}\]", shown)
+
+
+def test_what_is_shown_stays_the_same_when_it_is_shown_again() -> None:
+    stored = {"iban": IBAN, "password": "x", "rows": [{"account_number": "12345678"}]}
+    once = for_people(encode(stored), MARKS)
+    assert for_people(encode(once)) == once
+
+
+def test_an_argument_made_to_look_like_a_marker_is_marked_as_any_other() -> None:
+    made = "[removed: …2051, fp 0123abcd]"
+    assert for_people(encode({"iban": made}), MARKS)["iban"] != made
+
+
+def test_accounts_are_revealed_and_secrets_are_not() -> None:
+    stored = {"iban": IBAN, "password": "x", "rows": [{"account_number": "1", "token": "t"}]}
+    assert revealed(encode(stored)) == {
+        "iban": IBAN,
+        "password": REMOVED,
+        "rows": [{"account_number": "1", "token": REMOVED}],
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"iban": "[removed: …2051, fp 0123abcd]"},
+        {"note": "[removed: …2051]"},
+        {"note": "[removed: fp 0123abcd]"},
+        {"password": REMOVED},
+        {"deep": [{"card": {"number": REMOVED}}]},
+        "[removed: …2051]",
+        locked_text(missing_text(["k1"], ())),
+    ],
+)
+def test_every_marker_is_refused_and_its_place_named(value: Any) -> None:
+    with pytest.raises(ArgumentError, match="only stands for a value"):
+        refuse_markers(encode(value), "the arguments")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"comment": REMOVED},
+        {"text": "they said [removed: …2051] and [removed]"},
+        {"log": "password=[removed]"},
+        {"iban": IBAN},
+        {"note": "[removed: yesterday]"},
+        {"note": "(encrypted: with rot13)"},
+    ],
+)
+def test_what_only_mentions_a_marker_is_a_value(value: Any) -> None:
+    refuse_markers(encode(value), "the arguments")

@@ -48,6 +48,12 @@ async def welcome(ctx: JobContext, name: str) -> str:
 
 
 @app.job
+async def transfer(ctx: JobContext, usd: int, iban: str) -> str:
+    await greet("you")
+    return f"{usd} to {iban}"
+
+
+@app.job
 async def fetch(ctx: JobContext, path: str) -> str:
     """Greets, and then fails until the file is there."""
     await greet("you")

@@ -217,6 +217,16 @@ def missing_text(missing: Sequence[str], ours: Sequence[str], place: str = "") -
     )
 
 
+def locked_text(why: object = "") -> str:
+    """Return what people see in the place of a payload for which this program has no key."""
+    return f"(encrypted: {why})" if why else "(encrypted)"
+
+
+def is_locked_text(text: str) -> bool:
+    """Whether a text is what `locked_text` returns, and no payload."""
+    return text == locked_text() or (text.startswith("(encrypted: ") and VARIABLE in text)
+
+
 def _changed(place: str, key: str) -> EncryptionError:
     return EncryptionError(
         f"{place} cannot be decrypted with its key {key}: it was changed, or moved here from "

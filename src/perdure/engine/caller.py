@@ -45,6 +45,7 @@ from perdure.jobs.bundle import read_bundle
 from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.fleet import FleetWorker, QueueCounts
 from perdure.jobs.model import Command, Job, JobQuery, NewJob
+from perdure.jobs.redaction import refuse_markers
 from perdure.jobs.text_limits import check_given
 from perdure.jobs.worker_command import LONGEST_PATIENCE, WorkerAction, WorkerCommand
 from perdure.store.open import open_store
@@ -185,7 +186,12 @@ class Caller:
         return handles
 
     async def submit_new(self, made: NewJob) -> Handle[Any]:
-        """Store a job that was made without being submitted; return its handle."""
+        """Store a job that was made without being submitted; return its handle.
+
+        Raises:
+            ArgumentError: Its arguments are what is shown of those that this program cannot read.
+        """
+        refuse_markers(made.input, f"the arguments of job {made.name!r}")
         (handle,) = await self._submit([made], [self.jobs.get(made.name)])
         return handle
 
@@ -393,12 +399,14 @@ class Caller:
             action_hash: The `action.hash` that they saw. If the action was edited since, the answer
                 is refused as "changed".
             reason: For the audit log.
-            arguments: Approve with other arguments, by name. They are judged again; if their risk
-                is higher, this does not approve them, and people are asked again.
+            arguments: Approve with other arguments, by name; all others stay as they are stored.
+                They are judged again; if their risk is higher, this does not approve them, and
+                people are asked again.
 
         Raises:
             DecisionRefused: The answer does not count; `code` and the message say why.
-            ArgumentError: The arguments do not fit the step.
+            ArgumentError: The arguments do not fit the step, or one of them is what people see in
+                the place of a value that is not shown.
         """
         check_given(reason=reason)
         seen = action_hash

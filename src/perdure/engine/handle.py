@@ -8,7 +8,7 @@ any loop, also on another than the one that it was made on.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextvars import Context
 from shlex import quote
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
@@ -28,6 +28,7 @@ from perdure.jobs.failure import Failure, job_error
 from perdure.jobs.model import Command, Job, JobEvent, JobOutcome, JournalEntry, NewJob
 from perdure.jobs.output import DEFAULT_TOPIC, OutputPiece, OutputTopic
 from perdure.jobs.payload import refuse_sealed, stand_in_of
+from perdure.jobs.redaction import refuse_markers
 from perdure.jobs.saga import LEFT_UNDONE
 from perdure.jobs.state import ENDED, JobState
 from perdure.jobs.text_limits import check_given
@@ -230,6 +231,7 @@ class Handle(Generic[R]):
         """
         check_given(topic=topic, key=key)
         data = encode(payload, what=f"message {topic!r}", kind="message")
+        refuse_markers(data, f"message {topic!r}")
         return await self._store.send(self.id, topic, data, key)
 
     async def cancel(self, reason: str = "", *, by: str = "") -> None:
@@ -252,7 +254,7 @@ class Handle(Generic[R]):
     async def skip(self, step: str, reason: str, *, output: Any = None, by: str = "") -> None:
         """Record a step as done with this output, because somebody did it by hand."""
         entry = await self._entry(step)
-        await self._command("skip", by, reason, seq=entry.seq, output=encode(output))
+        await self._command("skip", by, reason, seq=entry.seq, output=_said(output))
 
     async def compensate(self, reason: str = "", *, by: str = "") -> None:
         """Undo what a failed, cancelled or parked job has done."""
@@ -274,30 +276,48 @@ class Handle(Generic[R]):
         Raises:
             IllegalTransition: That effect is not in doubt.
         """
-        output = encode(result) if choice == "happened" else None
+        output = _said(result) if choice == "happened" else None
         await self._command("resolve", by, reason, effect=effect, choice=choice, output=output)
 
     async def abandon_undo(self, undo: str, reason: str, *, by: str = "") -> None:
         """Continue an undo without this part ("undo:charge#1"), which failed."""
         await self.skip(undo, reason, output=LEFT_UNDONE, by=by)
 
-    async def fork(self, before: str, *args: Any, by: str = "", **kwargs: Any) -> "Handle[R]":
+    async def fork(
+        self,
+        before: str,
+        *args: Any,
+        by: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> "Handle[R]":
         """Submit a copy that has done everything before this step; return its handle.
 
-        The copy may have other arguments. The person who passes them becomes its requester, so that
-        the four-eyes rule applies to them.
+        The copy may have other arguments; those that are not given stay as they are. The person who
+        passes them becomes its requester, so that the four-eyes rule applies to them.
+
+        Args:
+            before: The first step that the copy does itself ("load#2").
+            *args: Other arguments by position.
+            by: Who passes them.
+            arguments: Other arguments by name; needed for those that are named like one of these.
+            **kwargs: Other arguments by name.
 
         Raises:
             LookupError: The job has no such step.
+            ArgumentError: The arguments do not fit, or one of them is what people see in the place
+                of a value that is not shown.
         """
         check_given(by=by)
         # The entry first: if the job begins anew in between, the store no longer finds the entry.
         entry, job = await self._entry(before), await self.job()
         packed, requester = job.input, job.user
-        if args or kwargs:
+        if args or kwargs or arguments:
             if self._definition is None:
                 raise ValueError("a plan cannot be forked with other arguments")
-            packed, requester = self._definition.pack(args, kwargs), by
+            given = self._definition.parameters.by_name(args, {**kwargs, **(arguments or {})})
+            packed, requester = self._definition.parameters.edited(job.input, given), by
+        refuse_markers(packed, f"the arguments of job {job.name!r}")  # as an imported copy has them
         copy = NewJob(
             id=new_id(),
             tenant=job.tenant,
@@ -333,6 +353,13 @@ class Handle(Generic[R]):
         check_given(by=actor, reason=reason)
         asked = Command(job_id=self.id, action=action, actor=actor, reason=reason, **more)
         await self._store.command(asked)
+
+
+def _said(value: Any) -> bytes:
+    """Return what a person says that something returned."""
+    data = encode(value)
+    refuse_markers(data, "the result")
+    return data
 
 
 # Waiting

@@ -10,6 +10,7 @@ from perdure.base.duration import Duration, job_seconds
 from perdure.jobs.definition import NO_OPTIONS, Call, CallOptions, JobDefinition, check_options
 from perdure.jobs.model import Job, JournalEntry, NewJob
 from perdure.jobs.plan import Plan
+from perdure.jobs.redaction import refuse_markers
 from perdure.jobs.registry import DefinitionTable
 from perdure.jobs.text_limits import check_given, check_labels
 
@@ -77,8 +78,13 @@ def stored_job(
         packed: The arguments.
         options: The options of the submission, which override those of the job.
         plan: The plan, if it is one.
+
+    Raises:
+        ArgumentError: Something in it only stands for a value that people are not shown.
     """
     check_given(**{name: options[name] for name in _TEXTS if name in options})
+    refuse_markers(packed, f"the arguments of job {name!r}")
+    refuse_markers(plan or b"", f"the plan {name!r}")
     priority, deadline = options.get("priority"), job_seconds(options.get("deadline"))
     return NewJob(
         id=new_id(),

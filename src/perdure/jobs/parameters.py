@@ -7,6 +7,7 @@ writes and reads in C. Only a call that does not fit is examined in Python, to n
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import (
     Any,
     ClassVar,
@@ -37,8 +38,9 @@ from perdure.base.codec import (
     read_plain,
     write_plain,
 )
-from perdure.base.errors import ArgumentError, DefinitionError, Drift, WrongType
+from perdure.base.errors import ArgumentError, DefinitionError, Drift, Unstorable, WrongType
 from perdure.base.schema import adapted, is_abstract, json_schema
+from perdure.jobs.redaction import refuse_markers
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -135,6 +137,41 @@ class Parameters:
             text = f"{len(given)} positional arguments were given, but it takes {len(names)}"
             raise ArgumentError(self._whose(), [text])
         return self.pack_json(write_plain(dict(zip(names, given, strict=False))), limits)
+
+    def edited(
+        self, stored: bytes, changed: Mapping[str, Any], limits: PayloadLimits = LIMITS
+    ) -> bytes:
+        """Return a stored call with other arguments: those that are not named stay as stored.
+
+        Args:
+            stored: The call, as `pack` returned it.
+            changed: The other arguments by name, as values of the function or as plain JSON.
+            limits: The largest payloads.
+
+        Raises:
+            ArgumentError: They do not fit, or are what people saw in the place of a value.
+            Unstorable, PayloadTooLarge: They fit, and cannot be stored.
+        """
+        whose = f"the arguments of {self.what}"
+        before = read_plain(stored)
+        if not isinstance(before, dict):
+            refuse_markers(stored, whose)  # this program has no key to read them with
+            raise ArgumentError(whose, ["none are stored by name"])
+        given = {name: self._as_plain(name, value, limits) for name, value in changed.items()}
+        packed = self.pack_json(write_plain({**cast("Any", before), **given}), limits)
+        refuse_markers(packed, whose)
+        return packed
+
+    def _as_plain(self, name: str, value: Any, limits: PayloadLimits) -> Any:
+        """Return one argument as plain JSON: it may be that already, or a value of its type."""
+        kind = self._codec.kind
+        with suppress(Unstorable):
+            return read_plain(encode(value, what=f"`{name}`", kind=kind, limits=limits))
+        declared = next((each.type for each in self.all if each.name == name), Any)
+        try:
+            return read_plain(encode(value, declared, what=f"`{name}`", kind=kind, limits=limits))
+        except WrongType as error:
+            raise ArgumentError(self._whose(), [str(error)]) from None
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a stored call as the annotated types.

@@ -1,18 +1,31 @@
-"""Remove secrets and personal data from the details of an effect before they are stored; pure.
+"""What is not stored, or not shown: secrets, account numbers and personal data; pure.
 
 The value of a secret field is removed. A personal one is replaced by a keyed fingerprint, so that
 equal values can still be recognised within one tenant, and nobody without the key can guess them.
+Of the number of an account or a card, people see the last characters and such a fingerprint.
+
+What people are shown is never what is stored: `refuse_markers` looks at everything that comes in.
 """
 
 import hmac
+import re
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from msgspec import Struct
 
 from perdure.base.codec import digest, read_plain
+from perdure.base.encryption import is_locked_text
+from perdure.base.errors import ArgumentError
 from perdure.base.schema import fields_of, is_model, is_secret
-from perdure.base.secret import REMOVED, Secret, is_secret_name, without_secrets
+from perdure.base.secret import (
+    REMOVED,
+    Secret,
+    is_account_name,
+    is_secret_name,
+    without_secrets,
+)
 from perdure.jobs.payload import stand_in_of
 
 _PERSONAL: Final = frozenset(
@@ -50,9 +63,9 @@ class Redaction(Struct, frozen=True, kw_only=True):
             key: The key of the fingerprints, unless this redaction has its own.
         """
         own = key if self.key is None else self.key.reveal()
-        return self._kept(plain(value), _Fingerprint(own, tenant))
+        return self._kept(plain(value), Fingerprints(own, tenant))
 
-    def _kept(self, value: Any, mark: "_Fingerprint") -> Any:
+    def _kept(self, value: Any, mark: "Fingerprints") -> Any:
         match value:
             case dict():
                 fields = cast("dict[str, Any]", value)
@@ -67,7 +80,7 @@ class Redaction(Struct, frozen=True, kw_only=True):
             case _:
                 return value
 
-    def _field(self, name: str, value: Any, mark: "_Fingerprint") -> Any:
+    def _field(self, name: str, value: Any, mark: "Fingerprints") -> Any:
         word = "".join(letter for letter in name.lower() if letter.isalnum())
         if word in self.open:
             return self._kept(value, mark)
@@ -91,41 +104,137 @@ def _as_plain(value: Any) -> Any:
     raise NotImplementedError(f"{type(value).__name__} cannot be stored")
 
 
-def for_people(shown: bytes) -> Any:
-    """Return stored JSON to show to people, without values of secret names.
-
-    Of a large payload of a journal, which is elsewhere, these are its digest, size and preview.
-    """
-    stand_in = stand_in_of(shown)
-    return _shown(read_plain(shown)) if stand_in is None else stand_in.shown()
+# For people
 
 
-def field_for_people(name: str, value: Any) -> Any:
-    """Return one argument to show to people; the value of a secret name is removed."""
-    return REMOVED if is_secret_name(name) and value is not None else _shown(value)
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        return {name: field_for_people(name, part) for name, part in fields.items()}
-    if isinstance(value, list):
-        return [_shown(part) for part in cast("list[Any]", value)]
-    return value
-
-
-class _Fingerprint(NamedTuple):
+class Fingerprints(NamedTuple):
     """Makes fingerprints; without the key, nobody can try values out."""
 
     key: bytes
     tenant: str
 
     def of(self, text: str) -> str:
+        """Return the fingerprint of a text, in hexadecimal digits."""
         given = digest("redacted", self.tenant, text)
-        return "#" + hmac.new(self.key, given.encode(), "sha256").hexdigest()[:16]
+        return hmac.new(self.key, given.encode(), "sha256").hexdigest()
 
 
-def _fingerprints(value: Any, mark: _Fingerprint) -> Any:
+def for_people(shown: bytes, marks: Fingerprints | None = None) -> Any:
+    """Return stored JSON to show to people, without values of secret names.
+
+    Of a large payload of a journal, which is elsewhere, these are its digest, size and preview.
+
+    Args:
+        shown: What is stored.
+        marks: Makes the fingerprints of account numbers; None: there are none.
+    """
+    stand_in = stand_in_of(shown)
+    return _shown(read_plain(shown), marks) if stand_in is None else stand_in.shown()
+
+
+def revealed(stored: bytes) -> Any:
+    """Return stored JSON with account and card numbers; passwords, tokens and keys are removed."""
+    stand_in = stand_in_of(stored)
+    return _revealed(read_plain(stored)) if stand_in is None else stand_in.shown()
+
+
+def field_for_people(name: str, value: Any, marks: Fingerprints | None = None) -> Any:
+    """Return one argument to show to people; of the value of a secret name a marker."""
+    if value is None or not is_secret_name(name):
+        return _shown(value, marks)
+    return _account(value, marks) if is_account_name(name) else REMOVED
+
+
+def _shown(value: Any, marks: Fingerprints | None) -> Any:
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {name: field_for_people(name, part, marks) for name, part in fields.items()}
+    if isinstance(value, list):
+        return [_shown(part, marks) for part in cast("list[Any]", value)]
+    return value
+
+
+def _revealed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_revealed(part) for part in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    fields = cast("dict[str, Any]", value)
+    return {name: _revealed_field(name, part) for name, part in fields.items()}
+
+
+def _revealed_field(name: str, value: Any) -> Any:
+    if value is None or not is_secret_name(name):
+        return _revealed(value)
+    return value if is_account_name(name) and isinstance(value, str | int) else REMOVED
+
+
+_LONG_ENOUGH: Final = 12  # letters and digits: of a shorter number, four would tell too much
+_LAST: Final = 4
+_FINGERPRINT: Final = 8  # hexadecimal digits
+_MARKER: Final = re.compile(
+    rf"\[removed: (?:…\w{{{_LAST}}}|fp [0-9a-f]{{{_FINGERPRINT}}}"
+    rf"|…\w{{{_LAST}}}, fp [0-9a-f]{{{_FINGERPRINT}}})\]"
+)
+
+
+def _account(value: Any, marks: Fingerprints | None) -> str:
+    """Return what people see of an account number: `[removed: …4321, fp 9f3a77c1]`."""
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        return REMOVED
+    if marks is None and isinstance(value, str) and is_marker(value):
+        return value  # of an approval, which is stored as people see it
+    number = "".join(letter for letter in str(value).upper() if letter.isalnum())
+    last = [f"…{number[-_LAST:]}"] if len(number) >= _LONG_ENOUGH else []
+    mark = [] if marks is None else [f"fp {marks.of(number)[:_FINGERPRINT]}"]
+    return f"[removed: {', '.join(last + mark)}]" if last or mark else REMOVED
+
+
+def is_marker(text: str) -> bool:
+    """Whether a text stands for a value that was removed, and is no value itself."""
+    return text == REMOVED or _MARKER.fullmatch(text) is not None
+
+
+def refuse_markers(stored: bytes, what: str) -> None:
+    """Refuse what people were shown in the place of a value, wherever values come in.
+
+    `[removed]` alone is a marker only under a secret name, where nothing else shows it: elsewhere
+    it may be what somebody wrote.
+
+    Args:
+        stored: What would be stored.
+        what: What it is, for the message: "the arguments of job 'pay'".
+
+    Raises:
+        ArgumentError: There is such a marker in it; every place is named.
+    """
+    if b"[removed" not in stored and b"(encrypted" not in stored:
+        return
+    problems = [
+        f"`{'.'.join(path) or 'the value'}` is {text!r}, which only stands for a value that is "
+        "not shown: leave it out where the stored one is to stay, or give the value itself"
+        for path, text in _markers(read_plain(stored), (), is_secret=False)
+    ]
+    if problems:
+        raise ArgumentError(what, problems)
+
+
+def _markers(
+    value: Any, path: tuple[str, ...], *, is_secret: bool
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, dict):
+        for name, part in cast("dict[str, Any]", value).items():
+            yield from _markers(part, (*path, name), is_secret=is_secret or is_secret_name(name))
+    elif isinstance(value, list):
+        for index, part in enumerate(cast("list[Any]", value)):
+            yield from _markers(part, (*path, str(index)), is_secret=is_secret)
+    elif isinstance(value, str):
+        text = value.strip()
+        if is_locked_text(text) or (is_marker(text) and (is_secret or text != REMOVED)):
+            yield path, text
+
+
+def _fingerprints(value: Any, mark: Fingerprints) -> Any:
     """Replace each text and number inside by its fingerprint; the structure stays."""
     match value:
         case None | bool():
@@ -136,4 +245,4 @@ def _fingerprints(value: Any, mark: _Fingerprint) -> Any:
         case list():
             return [_fingerprints(part, mark) for part in cast("list[Any]", value)]
         case _:
-            return mark.of(str(value))
+            return f"#{mark.of(str(value))[:16]}"

@@ -31,7 +31,15 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
-from perdure.base.encryption import TRIVIAL, Encryption, Keys, Locked, is_sealed, key_of
+from perdure.base.encryption import (
+    TRIVIAL,
+    Encryption,
+    Keys,
+    Locked,
+    is_sealed,
+    key_of,
+    locked_text,
+)
 from perdure.base.errors import EncryptionError
 from perdure.store.statements import Dialect, Row, Session, load
 
@@ -359,8 +367,8 @@ class Opener:
             if not (self._shows and error.missing and (table, column) in _SHOWN):
                 raise
             if column in _FIELDS:
-                return _changed(column, stored, lambda _: "(encrypted)")
-            return _SHOWN[table, column](f"(encrypted: {error})")
+                return _changed(column, stored, lambda _: locked_text())
+            return _SHOWN[table, column](locked_text(error))
 
 
 def _index(columns: Sequence[str], name: str) -> int | None:

@@ -1,11 +1,11 @@
 """`perdure jobs compensate`, `skip`, `abandon-undo`, `fork` and `send`: commands to one job."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
-from perdure.base.codec import LIMITS, parse
-from perdure.base.errors import UnknownName
+from perdure.base.codec import parse
+from perdure.base.errors import UnknownName, Unstorable
 from perdure.cli.jobs.control import ByOption, ReasonOption, control
 from perdure.cli.output import Format, FormatOption, give_one, perform, say
 from perdure.cli.target import (
@@ -77,7 +77,11 @@ def fork(  # noqa: PLR0913  an option is a parameter
     before: Annotated[str, typer.Option(help="The first step that the copy runs itself.")],
     json_args: Annotated[
         str | None,
-        typer.Option("--json-args", "-a", help="Other arguments for the copy; needs --app."),
+        typer.Option(
+            "--json-args",
+            "-a",
+            help="Other arguments for the copy, as a JSON object; the rest stay. Needs --app.",
+        ),
     ] = None,
     url: UrlOption = None,
     app: AppOption = None,
@@ -94,20 +98,18 @@ async def _fork(app: Caller, job: str, what: tuple[str, str | None], by: str) ->
     before, text = what
     async with app:
         handle = await app.handle(job)
-        args: tuple[Any, ...] = ()
-        kwargs: dict[str, Any] = {}
-        if text is not None:
-            args, kwargs = await _arguments(app, handle, text)
-        return (await handle.fork(before, *args, by=by, **kwargs)).id
+        given = {} if text is None else await _arguments(app, handle, text)
+        return (await handle.fork(before, by=by, arguments=given)).id
 
 
-async def _arguments(app: Caller, handle: Handle[Any], text: str) -> tuple[Any, Any]:
+async def _arguments(app: Caller, handle: Handle[Any], text: str) -> dict[str, Any]:
     name = (await handle.job()).name
     if name not in app.jobs:
         raise UnknownName(f"other arguments need the code of job {name!r}: pass --app module:app")
-    parameters = app.jobs[name].parameters
-    limits = getattr(app, "limits", LIMITS)
-    return parameters.unpack(parameters.pack_json(read_argument(text), limits))
+    given = parse(read_argument(text), "the arguments")
+    if not isinstance(given, dict):
+        raise Unstorable("the arguments must be a JSON object with one field per parameter")
+    return cast("dict[str, Any]", given)
 
 
 def send(  # noqa: PLR0913  an option is a parameter

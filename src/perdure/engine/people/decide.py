@@ -6,13 +6,12 @@ checks the arguments that they have edited.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.base.codec import read_plain, write_plain
 from perdure.base.errors import ArgumentError, DecisionRefused
 from perdure.engine import events
 from perdure.engine.policy import Policy
@@ -141,9 +140,8 @@ async def _edited(
         step = any_closure(entry.name, approval.risk)  # its job judges the arguments once more
     if entry is None or step is None:
         raise DecisionRefused("changed", "only the arguments of a step can be edited")
-    # What the person did not name stays as they saw it; defaults never replace it.
-    before = cast("dict[str, Any]", read_plain(approval.action.input))
-    packed = step.parameters.pack_json(write_plain({**before, **arguments}))
+    # What the person did not name stays as it is stored; defaults never replace it.
+    packed = step.parameters.edited(approval.action.input, arguments)
     judgement = judge_call(step, entry.name, packed, app.policy.risk)
     gate = gate_for(step, entry.name, approval.tenant, judgement, app.policy.gates)
     return _judged(app.policy, packed, gate.judgement)
@@ -156,10 +154,11 @@ def _judged(policy: Policy, packed: bytes, judgement: Judgement) -> Edited:
 
 
 def _limits(approval: Approval, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits that a person grants instead of the requested ones."""
+    """Return the limits that a person grants; those that they do not name are as requested."""
     what = "the limits of a budget"
+    wanted = msgspec.json.decode(approval.action.input, type=dict[str, float])
     try:
-        limits = msgspec.convert(dict(arguments), BudgetLimits)
+        limits = msgspec.convert({**wanted, **arguments}, BudgetLimits)
     except msgspec.ValidationError as error:
         raise ArgumentError(what, [str(error)]) from None
     given = {name: each for name, each in msgspec.to_builtins(limits).items() if each is not None}

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from perdure.base.errors import (
     AccessDenied,
     AmbiguousId,
-    ArgumentError,
     IllegalTransition,
     JobNotFound,
     QueryError,
@@ -34,6 +33,7 @@ from perdure.engine.handle import Handle
 from perdure.engine.insight import ALL_TENANTS
 from perdure.engine.submission import SubmitOptions, new_id
 from perdure.jobs.approval import APPROVER, Approval, ApprovalState, Person, VoteVerdict
+from perdure.jobs.argument_change import UNEDITED, ArgumentEdit
 from perdure.jobs.audit import AuditReport, AuditRow, chain_of
 from perdure.jobs.budget import Budget
 from perdure.jobs.bulk import BulkAction, BulkReport
@@ -302,22 +302,18 @@ class TenantHandle:
         self._need(Permission.JOBS_SEND)
         return await (await self._handle(job_id)).send(topic, payload, key=key)
 
-    async def fork(
-        self, job_id: str, before: str, arguments: Mapping[str, Any] | None = None
-    ) -> str:
+    async def fork(self, job_id: str, before: str, edit: ArgumentEdit = UNEDITED) -> str:
         """Submit a copy of a job that begins at a step, maybe with other arguments.
 
         Returns:
             The id of the copy.
         """
         self._need(Permission.JOBS_FORK)
-        if arguments is not None:
+        if edit != UNEDITED:
             self._need(Permission.JOBS_EDIT)
         handle = await self._handle(job_id)
-        taken = sorted({"before", "by", "self"} & set(arguments or ()))
-        if taken:
-            raise ArgumentError("fork", [f"{each} cannot be given by name here" for each in taken])
-        return (await handle.fork(before, by=self._actor, **(arguments or {}))).id
+        given = edit.of((await handle.job()).input) if edit != UNEDITED else None
+        return (await handle.fork(before, by=self._actor, arguments=given)).id
 
     # People
 
@@ -363,7 +359,7 @@ class TenantHandle:
         *,
         action_hash: str,
         reason: str = "",
-        arguments: Mapping[str, Any] | None = None,
+        edit: ArgumentEdit = UNEDITED,
     ) -> Approval:
         """Approve or reject an action as the principal saw it; return the updated approval.
 
@@ -373,7 +369,7 @@ class TenantHandle:
             DecisionRefused, ArgumentError: As `Caller.decide`.
         """
         self._need(Permission.APPROVALS_DECIDE)
-        if arguments is not None:
+        if edit != UNEDITED:
             self._need(Permission.APPROVALS_EDIT)
         approval = await self.approval(approval_id)
         await self._need_sign_in(approval)
@@ -383,7 +379,7 @@ class TenantHandle:
             by=self.person(approval.tenant),
             action_hash=action_hash,
             reason=reason,
-            arguments=arguments,
+            arguments=None if edit == UNEDITED else edit.of(approval.action.input),
         )
 
     async def delegate(self, approval_id: str, *, to: str, reason: str = "") -> Approval:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from perdure.base.errors import RequestRefused
 from perdure.jobs.approval import Approval, ApprovalState, VoteVerdict
+from perdure.jobs.argument_change import ArgumentChange, ArgumentEdit
 from perdure.web.access.principal import Permission
 from perdure.web.paging import checked_limit, cursor_of, newest_place
 from perdure.web.request import Answer, ApiRequest, Page, Paged, Route
@@ -43,13 +44,15 @@ class DecisionBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         action_hash: `action.hash` of the approval as it was shown; if the action was edited since,
             the answer is refused.
         reason: For the log.
-        arguments: Approve with other arguments, by name.
+        arguments: Approve with other arguments, by name; the others stay.
+        changes: Approve with other values inside of arguments, where they are not shown whole.
     """
 
     verdict: VoteVerdict
     action_hash: str
     reason: str = ""
     arguments: dict[str, Any] | None = None
+    changes: list[ArgumentChange] = []
 
 
 class DelegationBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,7 +113,7 @@ async def decide(request: ApiRequest) -> Answer:
         body.verdict,
         action_hash=body.action_hash,
         reason=body.reason,
-        arguments=body.arguments,
+        edit=ArgumentEdit(arguments=body.arguments, changes=tuple(body.changes)),
     )
     return await _answer(request, found)
 

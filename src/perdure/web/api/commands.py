@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from perdure.base.errors import RequestRefused
+from perdure.jobs.argument_change import ArgumentChange, ArgumentEdit
 from perdure.jobs.bulk import BulkAction, BulkResult
 from perdure.jobs.model import JobQuery
 from perdure.jobs.query_text import parse
@@ -47,12 +48,14 @@ class ForkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         before: The step ("load#2").
-        arguments: Other arguments, by name.
+        arguments: Other arguments, by name; the others stay.
+        changes: Other values inside of arguments, where they are not shown whole.
         reason: Why.
     """
 
     before: str
     arguments: dict[str, Any] | UnsetType = UNSET
+    changes: list[ArgumentChange] = []
     reason: str = ""
 
 
@@ -142,7 +145,8 @@ async def fork(request: ApiRequest) -> Answer:
     """Submit a copy of a job."""
     body: ForkBody = request.body
     arguments = None if isinstance(body.arguments, UnsetType) else body.arguments
-    copy = await request.store.fork(request.path["id"], body.before, arguments)
+    edit = ArgumentEdit(arguments=arguments, changes=tuple(body.changes))
+    copy = await request.store.fork(request.path["id"], body.before, edit)
     return await created(request, copy)
 
 
