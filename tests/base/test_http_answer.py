@@ -152,3 +152,45 @@ async def test_a_charset_that_is_no_plain_one_is_read_as_utf_8(charset: str) -> 
 async def test_a_usual_charset_is_obeyed() -> None:
     answer, _ = await answer_with(b"gr\xfcn", content_type="text/plain; charset=ISO-8859-1")
     assert answer.text == "grün"
+
+
+async def mocked(body: bytes, **headers: str) -> tuple[httpx.Response, str]:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers=headers, content=body)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        request = client.build_request("GET", "http://mock.test/")
+        return await fetch(client, request, limit=LIMIT, within=30.0)
+
+
+async def test_a_body_that_is_in_memory_already_is_not_decoded_again() -> None:
+    answer, unread = await mocked(gzip.compress(b"hello", mtime=0), **{"content-encoding": "gzip"})
+    assert (answer.text, unread) == ("hello", "")
+
+
+async def test_a_body_that_is_in_memory_already_has_the_same_limit() -> None:
+    _, unread = await mocked(b"0" * (LIMIT + 1))
+    assert unread == "it has more than 100,000 bytes"
+
+
+async def test_an_event_hook_may_read_the_answer() -> None:
+    async def read(answer: httpx.Response) -> None:
+        await answer.aread()
+
+    async with http((200, b"hello")) as site, httpx.AsyncClient() as client:
+        client.event_hooks = {"response": [read]}
+        request = client.build_request("GET", f"http://{site.address}/")
+        answer, unread = await fetch(client, request, limit=LIMIT, within=30.0)
+    assert (answer.text, unread) == ("hello", "")
+
+
+async def test_a_body_that_an_event_hook_has_used_up_cannot_be_read() -> None:
+    async def use_up(answer: httpx.Response) -> None:
+        async for _ in answer.aiter_raw():
+            pass
+
+    async with http((200, b"hello")) as site, httpx.AsyncClient() as client:
+        client.event_hooks = {"response": [use_up]}
+        request = client.build_request("GET", f"http://{site.address}/")
+        answer, unread = await fetch(client, request, limit=LIMIT, within=30.0)
+    assert (answer.status_code, unread) == (200, "an event hook has read it, and kept nothing")

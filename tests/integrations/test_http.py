@@ -95,6 +95,28 @@ def test_an_answer_that_is_not_the_json_that_it_says_is_kept_as_text() -> None:
     assert reply_of(wrong)["body"] == "oops"
 
 
+@durable
+async def test_an_ordinary_mock_transport_answers_an_effect(app: App) -> None:
+    client = httpx.AsyncClient(
+        transport=httpx.MockTransport(lambda _: httpx.Response(200, json={"id": 7})),
+        base_url="http://bank.test",
+    )
+
+    @app.step
+    async def pay(ctx: StepContext) -> Any:
+        return await send(ctx, client, "POST", "/pay", json={"usd": 5}, kind="payment")
+
+    @app.job
+    async def job(ctx: JobContext) -> Any:
+        return await pay()
+
+    async with app.running(), client:
+        handle = await app.submit(job())
+        reply = await handle.result("5s")
+        assert (reply["status"], reply["body"]) == (200, {"id": 7})
+        assert [line.state for line in await handle.effects()] == ["DONE"]
+
+
 def site_url(site: HttpSite) -> str:
     return f"http://{site.address}"
 

@@ -45,7 +45,8 @@ async def fetch(
     try:
         async with asyncio.timeout(within):
             answer = await client.send(request, stream=True, follow_redirects=False, **options)
-            async for part in _decoded(answer, limit):
+            read = _already_read if answer.is_stream_consumed else _decoded
+            async for part in read(answer, limit):
                 body += part
     except _Unread as error:
         unread = str(error)
@@ -92,11 +93,26 @@ async def _decoded(answer: httpx.Response, limit: int) -> AsyncIterator[bytes]:
         part = decoder.decode(chunk, limit - given + 1)
         given += len(part)
         if max(taken, given) > limit:
-            raise _Unread(f"it has more than {limit:,} bytes")
+            raise _Unread(_too_long(limit))
         if chunks > MOST_CHUNKS:
             raise _Unread(f"it comes in more than {MOST_CHUNKS:,} chunks")
         yield part
     decoder.end()
+
+
+async def _already_read(answer: httpx.Response, limit: int) -> AsyncIterator[bytes]:
+    """Yield a body that is in memory already: of a mock transport, or read by an event hook."""
+    try:
+        body = answer.content
+    except httpx.ResponseNotRead:
+        raise _Unread("an event hook has read it, and kept nothing") from None
+    if len(body) > limit:
+        raise _Unread(_too_long(limit))
+    yield body
+
+
+def _too_long(limit: int) -> str:
+    return f"it has more than {limit:,} bytes"
 
 
 class _Decoder:
