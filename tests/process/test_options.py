@@ -1,4 +1,5 @@
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -155,11 +156,26 @@ async def test_the_option_of_otp_is_told_what_it_is_called_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"), [("spawn_link", "spawn_linked"), ("spawn_monitor", "spawn_monitored")]
+    ("name", "instead"),
+    [
+        ("spawn_link", "process.spawn_linked"),
+        ("spawn_monitor", "process.spawn_monitored"),
+        ("case_receive", "await process.select(channel, …)"),
+        ("exec", "await process.run_process"),
+        ("lookup", "process.whereis"),
+        ("self", "process.self_pid"),
+    ],
 )
 def test_the_verbs_of_otp_are_told_what_they_are_called_here(name: str, instead: str) -> None:
-    with pytest.raises(AttributeError, match=f"'{name}': write process.{instead}$"):
+    with pytest.raises(AttributeError, match=f"'{name}': write {re.escape(instead)}$"):
         getattr(process, name)
+
+
+def test_the_receiving_case_of_wippy_is_told_what_it_is_here() -> None:
+    channel = process.Channel[int]()
+    with pytest.raises(AttributeError, match=r"Channel has no case_receive: write `await select"):
+        channel.case_receive()
+    assert not hasattr(channel, "case_receive")
 
 
 def test_an_unknown_verb_is_an_ordinary_attribute_error() -> None:

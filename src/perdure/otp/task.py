@@ -27,7 +27,6 @@ from typing import (
     Final,
     Generic,
     Literal,
-    NoReturn,
     ParamSpec,
     TypeAlias,
     TypeVar,
@@ -47,6 +46,7 @@ from perdure.base.errors import (
     is_normal,
     is_planned,
 )
+from perdure.base.foreign_name import ForeignName
 from perdure.base.pid import MonitorRef, Pid
 from perdure.base.result import Exited, Ok
 from perdure.otp.supervision.spec import BRUTAL_KILL, BrutalKill, ChildSpec, RestartWord, Shutdowns
@@ -70,16 +70,6 @@ _ALONE: Final = SpawnOptions()
 _LINKED: Final = SpawnOptions(link=True)
 
 
-class _ElixirName:
-    """An Elixir name that is spelled differently here."""
-
-    def __init__(self, name: str, instead: str) -> None:
-        self._name, self._instead = name, instead
-
-    def __get__(self, *_: object) -> NoReturn:
-        raise AttributeError(f"Task has no {self._name}: write `await {self._instead}`")
-
-
 @final
 class Task(Generic[T]):
     """A handle to a running piece of work, for the process that owns it.
@@ -93,8 +83,8 @@ class Task(Generic[T]):
 
     __slots__ = ("_slot",)
 
-    await_many: ClassVar[Any] = _ElixirName("await_many", "join_many(tasks, timeout)")
-    yield_many: ClassVar[Any] = _ElixirName("yield_many", "poll_many(tasks, timeout)")
+    await_many: ClassVar[Any] = ForeignName("await join_many(tasks, timeout)")
+    yield_many: ClassVar[Any] = ForeignName("await poll_many(tasks, timeout)")
 
     def __init__(self, slot: "ResultSlot") -> None:
         """Make only the handle; `create` starts a task."""

@@ -140,14 +140,23 @@ __all__ = [
     "whereis",
 ]
 
-# OTP names that are spelled differently here.
+# Names of OTP and Wippy that are spelled differently here.
 _SPELLED = {
-    "spawn_link": "spawn_linked",
-    "spawn_monitor": "spawn_monitored",
-    "demonitor": "unmonitor",
+    "spawn_link": "process.spawn_linked",
+    "spawn_monitor": "process.spawn_monitored",
+    "demonitor": "process.unmonitor",
+    "case_receive": "await process.select(channel, …)",
+    "case_send": "channel.case_send(value)",
+    "exec": "await process.run_process",
+    "flag": "process.set_options(trap_links=True)",
+    "lookup": "process.whereis",
+    "new": "process.Channel(capacity)",
+    "receive": "await process.inbox().receive()",
+    "self": "process.self_pid",
+    "send_after": "await process.sleep, then process.send",
 }
 
 
 def __getattr__(name: str) -> NoReturn:
-    hint = f": write process.{_SPELLED[name]}" if name in _SPELLED else ""
+    hint = f": write {_SPELLED[name]}" if name in _SPELLED else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

@@ -18,9 +18,10 @@ subclasses they are one implementation, and not part of the public API.
 import types
 from collections import deque
 from collections.abc import Collection, Generator, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from perdure.base.errors import ChannelClosed
+from perdure.base.foreign_name import ForeignName
 from perdure.process.waiter import NO_WAITER, Waiter, current_waiter, own_process
 
 T = TypeVar("T")
@@ -80,6 +81,8 @@ class Channel(Generic[T]):
         "capacity",
         "closed",
     )
+
+    case_receive: ClassVar[Any] = ForeignName("await select(channel, …)")
 
     def __init__(self, capacity: int = 0) -> None:
         self.capacity = max(0, capacity)
