@@ -76,7 +76,7 @@ def test_a_plan_is_checked_stored_and_read_again() -> None:
 
 def test_outputs_take_the_place_of_references_and_are_typed() -> None:
     outputs = {"extract": Extract([1, 2], "n")}
-    assert MIGRATION.resolve(MIGRATION.calls[1], outputs, load) == (([1, 2], "none"), {"id": 0})
+    assert MIGRATION.resolve(MIGRATION.calls[1], outputs, load) == (([1, 2],), {})
     assert MIGRATION.resolve(MIGRATION.calls[0], {}, extract) == (("a",), {})
 
 
@@ -108,7 +108,7 @@ def test_a_step_may_be_called_twice_under_different_ids() -> None:
 def test_a_parameter_may_be_called_id() -> None:
     plan = Plan(PlanCall.of("load", {"rows": [1], "id": 7}, id="l"), name="p")
     plan.check(registry)
-    assert plan.resolve(plan.calls[0], {}, load) == (([1], "none"), {"id": 7})
+    assert plan.resolve(plan.calls[0], {}, load) == (([1],), {"id": 7})
 
 
 def test_every_problem_is_named_at_once() -> None:

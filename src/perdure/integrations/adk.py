@@ -16,6 +16,7 @@ Callbacks and instructions that are functions run again at every replay, and mus
 """
 
 import base64
+import os
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing, contextmanager
 from enum import Enum
@@ -37,6 +38,7 @@ from perdure.integrations.durable_calls import (
     ToolOptions,
     ToolRun,
     ask,
+    budget_decides,
     emit,
     estimated,
     in_job,
@@ -70,6 +72,7 @@ with extra("adk", "a durable run of Google's Agent Development Kit"):
     from google.adk.tools.tool_confirmation import ToolConfirmation
 
 ADAPTER: Final = "adk"
+_LIMIT: Final = "ADK_MAX_LLM_CALLS"  # by which users set the default of their runs
 
 # Tools of the ADK that only tell it how to go on.
 _INLINE: Final = frozenset({"transfer_to_agent", "exit_loop", "set_model_response"})
@@ -96,13 +99,18 @@ class PerdurePlugin(BasePlugin):
         self._price = price
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        """Check that the session survives a restart."""
+        """Check that the session survives a restart, and whose limit of calls holds."""
         service = invocation_context.session_service
         if in_job() and not isinstance(service, DurableSessions | InMemorySessionService):
             raise DefinitionError(
                 f"in a job, pass session_service=DurableSessions({type(service).__name__}(…)): "
                 "otherwise a replay writes to the session again"
             )
+        config = invocation_context.run_config
+        by_user = config and ("max_llm_calls" in config.model_fields_set or _LIMIT in os.environ)
+        if config is not None and not by_user and await budget_decides():
+            unlimited = config.model_copy(update={"max_llm_calls": 0})
+            invocation_context.run_config = unlimited
 
     async def before_agent_callback(
         self,

@@ -17,6 +17,7 @@ providers run again at every replay, and must be deterministic.
 """
 
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -40,6 +41,7 @@ from perdure.integrations.durable_calls import (
     ToolOptions,
     ToolRun,
     ask,
+    budget_decides,
     emit,
     estimated,
     in_job,
@@ -73,6 +75,7 @@ with extra("agent-framework", "a durable run of the Agent Framework"):
         WorkflowCheckpointException,
     )
     from agent_framework._tools import (
+        DEFAULT_MAX_ITERATIONS,
         _FunctionArgumentValidationError,  # pyright: ignore[reportPrivateUsage]  no other name
     )
     from agent_framework._workflows._checkpoint_encoding import (
@@ -84,6 +87,7 @@ ADAPTER: Final = "agent-framework"
 
 CallNext = Callable[[], Awaitable[None]]
 
+_unlimited: ContextVar[bool] = ContextVar("perdure.agent_framework.unlimited", default=False)
 _agent: ContextVar[str] = ContextVar("perdure.agent_framework.agent", default="")
 
 
@@ -107,7 +111,21 @@ class NamedAgent(AgentMiddleware):
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
         """Run the agent."""
         _agent.set(context.agent.name or "")
+        client: Any = getattr(context.agent, "client", None)
+        config = getattr(client, "function_invocation_configuration", None)
+        if config is not None and not isinstance(config, _Limits):
+            client.function_invocation_configuration = _Limits(config)
+        _unlimited.set(await budget_decides())
         await call_next()
+
+
+class _Limits(dict[str, Any]):
+    """The limits of a client, which has them for all its runs: in a job, a budget may decide."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = super().get(key, default)
+        is_default = key == "max_iterations" and found == DEFAULT_MAX_ITERATIONS
+        return sys.maxsize if is_default and _unlimited.get() else found
 
 
 # Models

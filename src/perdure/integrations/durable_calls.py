@@ -287,6 +287,14 @@ def known_price(usage: ModelUsage) -> float | None:
         return None
 
 
+async def budget_decides() -> bool:
+    """Whether the budget of the running job says how long an agent may go on.
+
+    Then the limits that frameworks have by default do not end a run; one that a user has set does.
+    """
+    return in_job() and (await budget_limits(current_job())).ends_loops
+
+
 async def model_call(ctx: JobContext, call: ModelCall, body: ModelBody) -> Any:
     """Call a model in a step; return the `value` of its answer, or the recorded one.
 
@@ -540,6 +548,8 @@ async def tool_call(
         attempt,
         key=key,
         input=arguments,
+        # What the model has sent is in the journal: only validation can have changed the arguments.
+        compare=key is None,
         retry=how.retries,
         timeout=how.timeout,
         risk=how.risk,
@@ -608,6 +618,7 @@ async def ask_all(ctx: JobContext, questions: Iterable[AskAbout]) -> list[AskAns
             approved,
             key=each.key,
             input=each.arguments,
+            compare=each.key is None,
             risk=each.risk,
             approval="required",
             description=each.description or f"Call the tool {each.tool}",

@@ -37,7 +37,7 @@ from pydantic import BaseModel, TypeAdapter
 from perdure.base.errors import ApprovalRejected, DefinitionError, Refused
 from perdure.base.extra import extra
 from perdure.base.retry import pause
-from perdure.engine.run.context import JobContext
+from perdure.engine.run.context import JobContext, declared_limits
 from perdure.engine.steps.step_context import StepContext
 from perdure.integrations.durable_calls import (
     MODEL_TIMEOUT,
@@ -49,6 +49,7 @@ from perdure.integrations.durable_calls import (
     ToolOptions,
     ToolRun,
     ask,
+    budget_decides,
     emit,
     estimated,
     job,
@@ -86,6 +87,7 @@ with extra("openai-agents", "a durable run of the OpenAI Agents SDK"):
         OpenAIResponsesModel,
         RunConfig,
         RunContextWrapper,
+        Runner,
         RunResult,
         RunResultStreaming,
         RunState,
@@ -96,7 +98,7 @@ with extra("openai-agents", "a durable run of the OpenAI Agents SDK"):
     from agents.mcp import MCPServer
     from agents.memory import Session, SessionSettings
     from agents.models._retry_runtime import provider_managed_retries_disabled
-    from agents.run import AgentRunner, set_default_agent_runner
+    from agents.run import DEFAULT_MAX_TURNS, AgentRunner, set_default_agent_runner
     from agents.tool import (
         invoke_function_tool,
         maybe_invoke_function_tool_failure_error_function,
@@ -126,7 +128,29 @@ def install(
         price: Returns the USD of a usage, None if unknown; by default by genai-prices.
     """
     options = {name: ToolOptions.of({"perdure": given}) for name, given in (tools or {}).items()}
+    for run in (Runner.run, Runner.run_streamed):
+        _mark_default(cast("Any", run).__func__)
     set_default_agent_runner(DurableRunner(options, price))
+
+
+class _DefaultTurns(int):
+    """The limit of turns of a run for which its user has set none."""
+
+
+def _mark_default(run: Any) -> None:
+    """Make a method's own limit of turns one that can be told from the same limit by a user."""
+    marked = _DefaultTurns(DEFAULT_MAX_TURNS)
+    if "max_turns" in (run.__kwdefaults__ or ()):
+        run.__kwdefaults__["max_turns"] = marked
+    else:
+        defaults = run.__defaults__ or ()
+        run.__defaults__ = tuple(marked if each == marked else each for each in defaults)
+
+
+def _turns(given: dict[str, Any], *, budget_decides: bool) -> dict[str, Any]:
+    """Return the options of a run: if a budget decides, without the limit that is the default."""
+    is_default = isinstance(given.get("max_turns", _DefaultTurns()), _DefaultTurns)
+    return {**given, "max_turns": None} if is_default and budget_decides else given
 
 
 def durable(**options: Any) -> Callable[[AnyTool], AnyTool]:
@@ -160,9 +184,10 @@ class DurableRunner(AgentRunner):
         if ctx is None:
             return await super().run(starting_agent, input, **kwargs)
         copies = self._copies_for(ctx)
+        options = _turns(kwargs, budget_decides=await budget_decides())
         with ctx.scope(key_of(ctx, "run", starting_agent.name)):
             agent, given = copies.agent(starting_agent), copies.input(input)
-            return await super().run(agent, given, **copies.options(kwargs))
+            return await super().run(agent, given, **copies.options(options))
 
     def run_streamed(
         self, starting_agent: Agent[Any], input: Any, **kwargs: Any
@@ -176,10 +201,11 @@ class DurableRunner(AgentRunner):
         if ctx is None:
             return super().run_streamed(starting_agent, input, **kwargs)
         copies = self._copies_for(ctx)
+        options = _turns(kwargs, budget_decides=declared_limits(ctx).ends_loops)
         # The task of the run begins in this scope, and remains in it.
         with ctx.scope(key_of(ctx, "run", starting_agent.name)):
             agent, given = copies.agent(starting_agent), copies.input(input)
-            return super().run_streamed(agent, given, **copies.options(kwargs))
+            return super().run_streamed(agent, given, **copies.options(options))
 
     def _copies_for(self, ctx: JobContext) -> "DurableCopies":
         found = self._copies.get(ctx)

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, Literal, TypeVar, cast
 
 from msgspec.structs import replace as with_fields
@@ -41,6 +42,7 @@ from perdure.integrations.durable_calls import (
     ToolOptions,
     ToolRun,
     ask_all,
+    budget_decides,
     emit,
     estimated,
     idempotency_key,
@@ -59,7 +61,7 @@ from perdure.jobs.budget import ModelUsage
 from perdure.jobs.policy import leaves
 
 with extra("pydantic-ai", "the adapter for pydantic-ai"):
-    from pydantic_ai.agent import AbstractAgent, EventStreamHandler
+    from pydantic_ai.agent import AbstractAgent, Agent, EventStreamHandler
     from pydantic_ai.capabilities.abstract import WrapRunHandler
     from pydantic_ai.durable_exec import (
         JSON_CODEC,
@@ -108,6 +110,7 @@ with extra("pydantic-ai", "the adapter for pydantic-ai"):
         ToolApproved,
         ToolDenied,
     )
+    from pydantic_ai.usage import UsageLimits
     from pydantic_core import to_jsonable_python
 
 ParamsT = TypeVar("ParamsT")
@@ -179,6 +182,8 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
 
     def _bind_to_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
         self._backend = _StepBackend(self)  # for this copy, which has the name of its agent
+        if isinstance(agent, Agent):
+            agent.__class__ = _knowing_its_limits(type(cast("Agent[Any, Any]", agent)))
         super()._bind_to_agent(agent)
 
     def _build_mcp_toolset(self, toolset: Any) -> Any:
@@ -208,12 +213,14 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
 
     async def wrap_run(
         self,
-        ctx: RunContext[AgentDepsT],  # noqa: ARG002 - as given
+        ctx: RunContext[AgentDepsT],
         *,
         handler: WrapRunHandler,
     ) -> AgentRunResult[Any]:
         """Run the agent, and say if that is not durable."""
         job("PerdureDurability of pydantic-ai")
+        if isinstance(ctx.usage_limits, _DefaultLimits) and await budget_decides():
+            ctx.usage_limits.request_limit = None
         return await handler()
 
     # Approvals
@@ -274,6 +281,25 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
                 pass
 
         return handle
+
+
+class _DefaultLimits(UsageLimits):
+    """The limits of a run for which its user has set none."""
+
+
+@cache
+def _knowing_its_limits(kind: type[Agent[Any, Any]]) -> type[Agent[Any, Any]]:
+    """Return a class of agents whose runs in jobs tell limits by default from those of users."""
+    if kind.iter.__module__ == __name__:
+        return kind
+
+    def limited(
+        self: Any, *args: Any, usage_limits: UsageLimits | None = None, **options: Any
+    ) -> Any:
+        limits = usage_limits or (_DefaultLimits() if in_job() else None)
+        return kind.iter(self, *args, usage_limits=limits, **options)
+
+    return type(kind.__name__, (kind,), {"iter": limited, "__module__": kind.__module__})
 
 
 _OF_MODEL: Final = frozenset({"part_start", "part_delta", "part_end", "final_result"})

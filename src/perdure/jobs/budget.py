@@ -137,6 +137,11 @@ class BudgetLimits(Struct, frozen=True, kw_only=True):
         for name in ("usd", "tokens", "calls", "seconds"):
             check_number(getattr(self, name), f"the limit `{name}`")
 
+    @property
+    def ends_loops(self) -> bool:
+        """Whether an agent that never stops would reach a limit by its calls."""
+        return not (self.usd is None and self.tokens is None and self.calls is None)
+
     def raised(self, by: "BudgetLimits") -> "BudgetLimits":
         """Return the higher of both limits; a kind that `by` does not name stays as it is."""
         return BudgetLimits(

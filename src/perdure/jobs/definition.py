@@ -163,6 +163,7 @@ class CallOptions(Struct, frozen=True, kw_only=True):
     queue: str | None = None
     priority: int | None = None
     tool: str = ""  # the name by which a model has called it
+    compared: bool = True  # whether the arguments must be those in the journal
 
 
 NO_OPTIONS = CallOptions()

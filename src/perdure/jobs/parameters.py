@@ -6,11 +6,13 @@ writes and reads in C. Only a call that does not fit is examined in Python, to n
 
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import combinations
 from typing import (
     Any,
     ClassVar,
+    Final,
     Generic,
     Never,
     NoReturn,
@@ -40,6 +42,7 @@ from perdure.base.codec import (
 )
 from perdure.base.errors import ArgumentError, DefinitionError, Drift, Unstorable, WrongType
 from perdure.base.schema import adapted, is_abstract, json_schema
+from perdure.jobs.payload import is_same, is_stand_in
 from perdure.jobs.redaction import refuse_markers
 
 R_co = TypeVar("R_co", covariant=True)
@@ -68,6 +71,7 @@ class Parameter(Struct, frozen=True):
     type: Any
     default: Any = NODEFAULT
     by_position: bool = True
+    by_name: bool = True
 
 
 class Parameters:
@@ -186,6 +190,46 @@ class Parameters:
         args = values[: self._positions]
         return args, dict(zip(names, values[self._positions :], strict=True))
 
+    def unpack_json(self, text: bytes | str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what somebody wrote as a JSON object as the annotated types.
+
+        What they left out stays left out, so that a default is never taken for something given.
+
+        Raises:
+            ArgumentError: They do not fit; every reason is named.
+            Unstorable: The text is not JSON, or cannot be stored.
+        """
+        values = self._codec.decode(self.pack_json(text))
+        written = cast("dict[str, Any]", parse(text, f"the arguments of {self.what}"))
+        args: dict[str, Any] = {}
+        for each in self.all:
+            if not each.by_position or (each.by_name and each.name not in written):
+                break
+            args[each.name] = getattr(values, each.name)
+        rest = {name: getattr(values, name) for name in written if name not in args}
+        return tuple(args.values()), rest
+
+    def is_same_call(self, kept: bytes, packed: bytes, given: Collection[str]) -> bool:
+        """Whether a call was given the same before, whatever defaults have filled in since.
+
+        A parameter may be new, or have another default, and so may a field of an argument be new.
+        Of large arguments only the digest was kept: then only new parameters are recognised.
+
+        Args:
+            kept: The arguments that were stored.
+            packed: Those of the call now.
+            given: The names of those that its caller gave.
+        """
+        now = cast("dict[str, Any]", read_plain(packed))
+        filled = [name for name in now if name not in given]
+        if is_stand_in(kept):
+            return any(is_same(kept, write_plain(_without(now, new))) for new in _subsets(filled))
+        before = cast("dict[str, Any]", read_plain(kept)) | {name: now[name] for name in filled}
+        try:
+            return self._codec.encode(self._codec.decode(write_plain(before))) == packed
+        except (Drift, Unstorable):  # it was stored for other parameters
+            return False
+
     def by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by parameter name, unchecked but for their number.
 
@@ -293,6 +337,24 @@ class InputParameter(Parameters):
         found = cast("dict[str, Any]", read_plain(data))
         return (found[self._NAME] if set(found) == {self._NAME} else found,), {}
 
+    def is_same_call(self, kept: bytes, packed: bytes, given: Collection[str]) -> bool:
+        """Whether it is the same; an input has no defaults."""
+        del given
+        return is_same(kept, packed)
+
+
+_MOST_FILLED: Final = 8  # names that were not given, of which each may be new
+
+
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield what may be new of these names, the fewest first."""
+    for count in range(1, min(len(names), _MOST_FILLED) + 1):
+        yield from combinations(names[:_MOST_FILLED], count)
+
+
+def _without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
 
 def misfit(declared: Any, written: Any, what: str) -> list[str]:
     """Return the problem, if plain JSON is not a value of a type, as a list of at most one."""
@@ -373,6 +435,7 @@ def parameters_of(
             types_.get(each.name, Any),
             NODEFAULT if each.default is inspect.Parameter.empty else each.default,
             each.kind in _BY_POSITION,
+            each.kind is not inspect.Parameter.POSITIONAL_ONLY,
         )
         for each in found
     )

@@ -242,8 +242,7 @@ class Plan:
             arguments = fill_refs(call.arguments, {id: _plain(outputs[id], id) for id in needed})
         except LookupError as error:
             raise PlanError([f"call {call.id}: {error}"]) from None
-        parameters = step.parameters
-        return parameters.unpack(parameters.pack_json(msgspec.json.encode(arguments)))
+        return step.parameters.unpack_json(msgspec.json.encode(arguments))
 
 
 def _planned(given: object) -> PlanCall:

@@ -183,10 +183,8 @@ def call_of(tool: Tool, given: Mapping[str, Any] | str) -> Call[Any]:
         ArgumentError: They do not fit; every reason is named.
         Unstorable: They are not JSON.
     """
-    parameters = tool.parameters
     text = given if isinstance(given, str) else write_plain(dict(given))
-    packed = parameters.pack_json(text if text.strip() else "{}")
-    args, kwargs = parameters.unpack(packed)
+    args, kwargs = tool.parameters.unpack_json(text if text.strip() else "{}")
     return tool(*args, **kwargs)
 
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("google.adk")
 
 from google.adk import apps as adk
-from google.adk.agents import LlmAgent
+from google.adk.agents import LlmAgent, run_config
 from google.adk.agents.run_config import RunConfig
 from google.adk.models import Gemini
 from google.adk.runners import Runner
@@ -318,3 +318,49 @@ async def test_a_cancel_ends_a_run_and_its_model_call(app: App) -> None:
         await events_of(ann)
 
     await hangs.ends_with_its_job(app, work())
+
+
+# Limits
+
+
+def look() -> str:
+    """Look once more."""
+    return "nothing yet"
+
+
+def looping(turns: int) -> LlmAgent:
+    """Return an agent that calls a tool this many times before it answers."""
+    script = {each: [calls("look")] for each in range(turns)}
+    return agent_of({**script, turns: [says("done")]}, look)
+
+
+@pytest.mark.parametrize(
+    ("budget", "config", "ends"),
+    [
+        (BudgetLimits(calls=1000), {}, True),
+        (BudgetLimits(calls=1000), {"custom_metadata": {"a": 1}}, True),
+        (BudgetLimits(calls=1000), {"max_llm_calls": 3}, False),
+        (None, {}, False),
+    ],
+    ids=["by default", "another option", "by the user", "no budget"],
+)
+def test_the_budget_of_a_job_decides_and_not_the_default_limit_of_calls(
+    url: str, monkeypatch: pytest.MonkeyPatch, budget: Any, config: Any, ends: bool
+) -> None:
+    monkeypatch.setattr(run_config, "_DEFAULT_MAX_LLM_CALLS", 3)
+    ann, given = looping(5), RunConfig(**config)
+
+    @durable
+    async def test(app: App) -> None:
+        @app.job(budget=budget)
+        async def work() -> str:
+            return told(await events_of(ann, run_config=given))[-1]
+
+        if ends:
+            assert await app.run(work()) == "done"
+        else:
+            with pytest.raises(JobFailed, match="limit of `3` exceeded"):
+                await app.run(work())
+
+    test(url)
+    assert given.max_llm_calls == 3

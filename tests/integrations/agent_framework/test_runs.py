@@ -261,3 +261,81 @@ async def test_a_cancel_ends_a_run_and_its_model_call(app: App) -> None:
         await ann.run("begin")
 
     await hangs.ends_with_its_job(app, work())
+
+
+# Limits
+
+
+def looping(turns: int) -> Any:
+    """Return an agent that calls a tool this many times before it answers."""
+    script = {each: [calls("look", f"c{each}", x=each)] for each in range(turns)}
+    return agent_of({**script, turns: [says("done")]}, tool_named("look", lambda _: "nothing yet"))
+
+
+@durable
+async def test_the_budget_of_a_job_decides_and_not_the_default_limit_of_iterations(
+    app: App,
+) -> None:
+    ann = looping(45)
+
+    @app.job(budget=BudgetLimits(calls=1000))
+    async def work() -> list[str]:
+        streamed = ann.run("begin", stream=True)
+        async for _ in streamed:
+            pass
+        return [(await ann.run("begin")).text, (await streamed.get_final_response()).text]
+
+    assert await app.run(work()) == ["done", "done"]
+    assert ann.client.function_invocation_configuration.get("max_iterations") == 40
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["by the user", "by default without a budget"])
+def test_other_limits_of_iterations_hold_in_a_job(url: str, own: bool) -> None:
+    ann = looping(45)
+    if own:
+        ann.client.function_invocation_configuration["max_iterations"] = 7
+
+    @durable
+    async def test(app: App) -> None:
+        @app.job(budget=BudgetLimits(calls=1000) if own else None)
+        async def work() -> str:
+            return (await ann.run("begin")).text
+
+        assert await app.run(work()) != "done"
+
+    test(url)
+
+
+# Tools that change while agents run
+
+
+@durable
+async def test_a_tool_with_a_new_default_does_not_park_an_agent_that_is_under_way(app: App) -> None:
+    paid: list[Any] = []
+
+    async def pay(usd: int, currency: str = "USD") -> str:
+        paid.append((usd, currency))
+        return "paid"
+
+    async def pay_anew(usd: int, urgent: bool = False, currency: str = "EUR") -> str:
+        paid.append((usd, urgent, currency))
+        return "paid"
+
+    script = {0: [calls("pay", "c1", usd=5)], 1: [says("done")]}
+    agents = [agent_of(script, tool(each, name="pay")) for each in (pay, pay_anew)]
+
+    @app.job
+    async def work(ctx: JobContext) -> str:
+        found = (await agents[0].run("begin")).text
+        await ctx.receive("go")
+        return found
+
+    async with app.running():
+        handle = await app.submit(work())
+        await until(app, handle.id, JobState.WAITING)
+    del agents[0]  # the new code is deployed
+    async with app.running():
+        await handle.send("go")
+        await until(app, handle.id, JobState.COMPLETED, JobState.NEEDS_ATTENTION)
+    assert (await handle.job()).error is None
+    assert paid == [(5, "USD")]

@@ -20,8 +20,9 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
+from langgraph._internal import _config
 from langgraph.config import get_stream_writer
-from langgraph.graph import START, StateGraph, add_messages
+from langgraph.graph import END, START, StateGraph, add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel
@@ -694,3 +695,59 @@ def test_an_agent_is_cancelled_wherever_it_is(url: str, moment: str) -> None:
 def test_values_come_back_as_they_were(value: Any) -> None:
     plain = dump(value)
     assert load(decode(encode(plain))) == value
+
+
+# Limits
+
+
+class Counted(TypedDict):
+    count: int
+
+
+async def count_up(state: Counted) -> Counted:
+    return {"count": state["count"] + 1}
+
+
+def again(state: Counted) -> str:
+    return "up" if state["count"] < 8 else END
+
+
+def looping() -> Any:
+    """Return a graph that runs one node eight times."""
+    graph = StateGraph(Counted)
+    graph.add_node("up", count_up)
+    graph.add_edge(START, "up")
+    graph.add_conditional_edges("up", again)
+    return graph.compile()
+
+
+@pytest.mark.parametrize(
+    ("budget", "graph", "config"),
+    [
+        (BudgetLimits(calls=1000), looping(), None),
+        (BudgetLimits(calls=1000), looping(), {"recursion_limit": 5}),
+        (BudgetLimits(calls=1000), looping().with_config({"recursion_limit": 5}), None),
+        (None, looping(), None),
+    ],
+    ids=["by default", "by the config", "by the graph", "no budget"],
+)
+def test_the_budget_of_a_job_decides_and_not_the_default_limit_of_supersteps(
+    url: str, monkeypatch: pytest.MonkeyPatch, budget: Any, graph: Any, config: Any
+) -> None:
+    default = type(_config.DEFAULT_RECURSION_LIMIT)(5)
+    monkeypatch.setattr(_config, "DEFAULT_RECURSION_LIMIT", default)
+    is_limited = budget is None or config is not None or graph.config is not None
+
+    @durable
+    async def test(app: App) -> None:
+        @app.job(budget=budget)
+        async def work(ctx: JobContext) -> int:
+            return (await run_graph(ctx, graph, {"count": 0}, config))["count"]
+
+        if is_limited:
+            with pytest.raises(JobFailed, match="Recursion limit of 5 reached"):
+                await app.run(work())
+        else:
+            assert await app.run(work()) == 8
+
+    test(url)

@@ -667,3 +667,55 @@ async def test_a_deadline_ends_a_run_that_waits_for_a_person(app: App) -> None:
         with pytest.raises(JobFailed, match="deadline"):
             await handle.result("10s")
     assert await app.approvals() == []
+
+
+# Limits
+
+
+def looping(turns: int) -> Agent[Any]:
+    """Return an agent that calls a tool this many times before it answers."""
+
+    @function_tool
+    async def look() -> str:
+        return "nothing yet"
+
+    script = {each: [calls("look", f"c{each}")] for each in range(turns)}
+    return agent_of({**script, turns: [says("done")]}, look)
+
+
+@engine.durable
+async def test_the_budget_of_a_job_decides_and_not_the_default_limit_of_turns(app: App) -> None:
+    ann = looping(15)
+
+    @app.job(budget=BudgetLimits(calls=1000))
+    async def work() -> list[str]:
+        streamed = Runner.run_streamed(ann, "begin")
+        async for _ in streamed.stream_events():
+            pass
+        return [(await Runner.run(ann, "begin")).final_output, streamed.final_output]
+
+    assert await app.run(work()) == ["done", "done"]
+
+
+@engine.durable
+async def test_a_limit_of_turns_that_the_user_has_set_ends_a_run_in_a_job(app: App) -> None:
+    ann = looping(15)
+
+    @app.job(budget=BudgetLimits(calls=1000))
+    async def work() -> str:
+        return (await Runner.run(ann, "begin", max_turns=10)).final_output
+
+    with pytest.raises(JobFailed, match=r"Max turns \(10\) exceeded"):
+        await app.run(work())
+
+
+@engine.durable
+async def test_without_a_budget_the_default_limit_of_turns_holds(app: App) -> None:
+    ann = looping(15)
+
+    @app.job
+    async def work() -> str:
+        return (await Runner.run(ann, "begin")).final_output
+
+    with pytest.raises(JobFailed, match=r"Max turns \(10\) exceeded"):
+        await app.run(work())

@@ -19,7 +19,7 @@ from pydantic_ai.messages import (
     ToolCallPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
-from pydantic_ai.usage import RequestUsage
+from pydantic_ai.usage import RequestUsage, UsageLimits
 
 from perdure import JobContext
 from perdure.app import App
@@ -499,3 +499,85 @@ async def test_a_cancel_ends_an_agent_wherever_it_is(app: App) -> None:
         await begun.wait()
         await handle.cancel()
         assert await handle.wait("10s") is JobState.CANCELLED
+
+
+# Limits
+
+
+def looping(turns: int) -> Agent[None, str]:
+    """Return an agent that calls a tool this many times before it answers."""
+    asks = [said(ToolCallPart("look", {}, tool_call_id=f"c{each}")) for each in range(turns)]
+    agent = agent_of(Model(*asks, "done"))
+    agent.tool_plain(name="look")(lambda: "nothing yet")
+    return agent
+
+
+@durable
+async def test_the_budget_of_a_job_decides_and_not_the_default_limit_of_requests(app: App) -> None:
+    agent = looping(55)
+
+    @app.job(budget=BudgetLimits(calls=1000))
+    async def ask() -> str:
+        return (await agent.run("?")).output
+
+    assert await app.run(ask()) == "done"
+
+
+@durable
+async def test_a_limit_of_requests_that_the_user_has_set_ends_a_run_in_a_job(app: App) -> None:
+    agent = looping(55)
+
+    @app.job(budget=BudgetLimits(calls=1000))
+    async def ask() -> str:
+        return (await agent.run("?", usage_limits=UsageLimits(request_limit=50))).output
+
+    with pytest.raises(JobFailed, match="request_limit of 50"):
+        await app.run(ask())
+
+
+@durable
+async def test_without_a_budget_the_default_limit_of_requests_holds(app: App) -> None:
+    agent = looping(55)
+
+    @app.job
+    async def ask() -> str:
+        return (await agent.run("?")).output
+
+    with pytest.raises(JobFailed, match="request_limit of 50"):
+        await app.run(ask())
+
+
+# Tools that change while agents run
+
+
+@durable
+async def test_a_tool_with_a_new_default_does_not_park_an_agent_that_is_under_way(app: App) -> None:
+    model = Model(said(ToolCallPart("pay", {"usd": 5}, tool_call_id="c1")), "done")
+    agents = [agent_of(model), agent_of(model)]
+    paid: list[Any] = []
+
+    @agents[0].tool_plain(name="pay")
+    def _(usd: int, currency: str = "USD") -> str:
+        paid.append((usd, currency))
+        return "paid"
+
+    @agents[1].tool_plain(name="pay")
+    def _(usd: int, urgent: bool = False, currency: str = "EUR") -> str:
+        paid.append((usd, urgent, currency))
+        return "paid"
+
+    @app.job
+    async def ask(ctx: JobContext) -> str:
+        found = (await agents[0].run("?")).output
+        await ctx.receive("go")
+        return found
+
+    async with app.running():
+        handle = await app.submit(ask())
+        await until(app, handle.id, JobState.WAITING)
+    del agents[0]  # the new code is deployed
+    async with app.running():
+        await handle.send("go")
+        await until(app, handle.id, JobState.COMPLETED, JobState.NEEDS_ATTENTION)
+    assert (await handle.job()).error is None
+    assert paid == [(5, "USD")]

@@ -665,8 +665,16 @@ class Journal:
         """Record that a branch of the code has ended."""
         self._branches.discard(path)
 
-    def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
+    def visit(
+        self, id: str, kind: EntryKind, packed: bytes | None, fits: Callable[[bytes], bool]
+    ) -> JournalEntry | None:
         """Return the entry of an operation that the code asks for; None if it is new.
+
+        Args:
+            id: Its identity.
+            kind: Its kind.
+            packed: Its arguments; None if they are not compared.
+            fits: Whether recorded arguments that differ were given nevertheless.
 
         Raises:
             Drift: The journal has something else under this identity.
@@ -683,7 +691,12 @@ class Journal:
         if entry.kind is not kind:
             raise Drift(f"the journal has {id} as a {entry.kind}, the code as a {kind}")
         given = entry.input
-        if packed is not None and given not in (None, packed) and not is_same(given, packed):
+        if (
+            packed is not None
+            and given not in (None, packed)
+            and not is_same(given, packed)
+            and not fits(given)
+        ):
             raise Drift(
                 f"{id} was called with other arguments before: "
                 f"journal {excerpt(given)}, code {excerpt(packed)}"
@@ -726,6 +739,11 @@ def _is_expected(entry: JournalEntry) -> bool:
 def _is_older(entry: JournalEntry, made: float) -> bool:
     """Whether an entry is as a fork has got it, which was made then; only steps have attempts."""
     return not entry.attempt and (entry.ended_at or entry.started_at or 0.0) < made
+
+
+def never(_kept: bytes) -> bool:
+    """Whether recorded arguments that differ were given nevertheless: by default, never."""
+    return False
 
 
 def _is_in_order(entry: JournalEntry) -> bool:
@@ -904,12 +922,14 @@ class Run:
 
     # Operations
 
-    def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
-        """Return the journal entry of an operation; None if it is new."""
+    def visit(
+        self, id: str, kind: EntryKind, packed: bytes | None, fits: Callable[[bytes], bool] = never
+    ) -> JournalEntry | None:
+        """Return the journal entry of an operation; None if it is new. See `Journal.visit`."""
         if self.verdict is not None or id not in self.journal.entries:
             return None  # after a verdict it will never begin: code that awaits it is unwound
         try:
-            entry = self.journal.visit(id, kind, packed)
+            entry = self.journal.visit(id, kind, packed, fits)
         except Drift as misfit:
             raise self.drifted(misfit) from None
         if not self.journal.unvisited:

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
-from perdure.base.errors import JobError, NotInJob, PayloadTooLarge
+from perdure.base.errors import Drift, JobError, NotInJob, PayloadTooLarge
 from perdure.engine import events
 from perdure.engine.journal.run import (
     CONTINUED,
@@ -39,6 +39,7 @@ from perdure.engine.journal.run import (
     Operation,
     Run,
     branch,
+    never,
 )
 from perdure.engine.journal.verdict import Continued, RunVerdict, Unwound, at_limit
 from perdure.engine.people.ask import Approve, Approved, ApproveOptions, approve_request
@@ -61,8 +62,8 @@ from perdure.jobs.definition import (
 )
 from perdure.jobs.model import EntryKind, JournalEntry
 from perdure.jobs.output import DEFAULT_TOPIC
-from perdure.jobs.parameters import Context
-from perdure.jobs.payload import digested
+from perdure.jobs.parameters import Context, Parameters
+from perdure.jobs.payload import digested, is_stand_in
 from perdure.jobs.state import StepState
 from perdure.jobs.text_limits import check_given
 
@@ -171,10 +172,10 @@ class JobContext(Context):
         run = self._run
         name, is_gated = info or run.node.known_steps.get(id(step)) or self._step_info(step)
         if run.journal.trusted and not is_gated and run.journal.trusts(name, given.id):
-            packed = _NOT_COMPARED
+            packed = full = _NOT_COMPARED
         else:
             try:
-                packed = step.parameters.pack(args, kwargs, run.node.limits)
+                packed = full = step.parameters.pack(args, kwargs, run.node.limits)
             except PayloadTooLarge as error:
                 return self._at_limit(_STEP, name, error)
             if len(packed) > run.node.limits.inline and not is_gated and step.undo is None:
@@ -182,7 +183,8 @@ class JobContext(Context):
         identity = run.journal.identity(name, given.id)
         if given is not NO_OPTIONS:
             step = step.with_options(given)
-        entry = run.visit(identity, _STEP, packed or None)
+        fits = partial(_fits, step.parameters, given, (args, kwargs), full)
+        entry = run.visit(identity, _STEP, packed or None, fits)
         if entry is None:
             seq = run.journal.next_seq()
             fresh = JournalEntry(
@@ -192,11 +194,23 @@ class JobContext(Context):
         else:
             operation = StepOperation(run, entry, step, (args, kwargs), recorded=True)
             operation.replay()
+            packed = self._with_recorded(operation, packed)
         if is_gated:
             operation.gate, run.gate_passes = run.node.gatekeeper.decide(
                 step, name, packed, run.job.tenant, run.gate_passes
             )
         return operation
+
+    def _with_recorded(self, operation: StepOperation[Any], packed: bytes) -> bytes:
+        """Let a step run with what was recorded, if defaults have changed since; return it."""
+        kept = _other_input(operation.entry, packed)
+        if kept is None or operation.is_recorded:
+            return packed
+        try:
+            operation.take_arguments(kept)
+        except Drift as misfit:
+            raise self._run.drifted(misfit) from None
+        return kept
 
     def _at_limit(self, kind: EntryKind, name: str, error: PayloadTooLarge) -> "Operation[Any]":
         """Return an operation that never begins: its job is parked, since a call is too large."""
@@ -338,6 +352,7 @@ class JobContext(Context):
         *,
         key: str | None = ...,
         input: Any = ...,
+        compare: bool = ...,
         **options: Unpack[ClosureOptions],
     ) -> "Operation[R]": ...
     @overload
@@ -348,6 +363,7 @@ class JobContext(Context):
         *,
         key: str | None = ...,
         input: Any = ...,
+        compare: bool = ...,
         **options: Unpack[ClosureOptions],
     ) -> "Operation[R]": ...
     def call(
@@ -357,6 +373,7 @@ class JobContext(Context):
         *,
         key: str | None = None,
         input: Any = None,
+        compare: bool = True,
         **options: Unpack[ClosureOptions],
     ) -> "Operation[Any]":
         """Run a function that was defined in the job as a step; await it, or `gather` several.
@@ -371,6 +388,8 @@ class JobContext(Context):
                 have edited. A plain one runs in a thread.
             key: Identifies the call in its job, instead of its ordinal.
             input: What the result depends on: recorded for people, and compared at a replay.
+            compare: False if something else in the journal determines the input, such as the answer
+                of a model: then a replay takes it as it was recorded.
             **options: Options of a step, such as `retry` and `timeout`.
 
         Raises:
@@ -378,7 +397,7 @@ class JobContext(Context):
         """
         step = step_of_closure(name, body, **options)
         info = step.name, self._run.node.gatekeeper.watches(step)
-        return self._step(step, CallOptions(id=key), (input,), {}, info)
+        return self._step(step, CallOptions(id=key, compared=compare), (input,), {}, info)
 
     @contextlib.contextmanager
     def scope(self, key: str) -> Generator[None, None, None]:
@@ -531,8 +550,11 @@ class JobContext(Context):
             packed = job.parameters.pack(args, kwargs, run.node.limits)
         except PayloadTooLarge as error:
             return self._at_limit(EntryKind.CHILD, f"child:{full}", error)
-        entry, recorded = self._look_up(EntryKind.CHILD, f"child:{full}", packed, key=given.id)
-        submission = events.carried(child_job(run.job, entry, job, full, packed, given))
+        fits = partial(_fits, job.parameters, given, (args, kwargs), packed)
+        looked = self._look_up(EntryKind.CHILD, f"child:{full}", packed, key=given.id, fits=fits)
+        entry, recorded = looked
+        kept = _other_input(entry, packed) or packed
+        submission = events.carried(child_job(run.job, entry, job, full, kept, given))
         operation = Child(run, entry, job, submission, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
             operation.finish_recorded(entry.output, job.result.decode)
@@ -547,13 +569,14 @@ class JobContext(Context):
         packed: bytes,
         wake_at: float | None = None,
         key: str | None = None,
+        fits: Callable[[bytes], bool] = never,
     ) -> tuple[JournalEntry, bool]:
         """Return the entry of what the code asks for now, and whether it was in the journal."""
         run = self._run
         if len(packed) > run.node.limits.inline:  # the code passes it again, if it is needed
             packed = digested(packed)
         id = run.journal.identity(name, key)
-        found = run.visit(id, kind, packed)
+        found = run.visit(id, kind, packed, fits)
         return found or self._fresh(id, kind, name, packed, wake_at), found is not None
 
     def _fresh(
@@ -657,6 +680,26 @@ class JobContext(Context):
         return digest(root, run.journal.identity(name))
 
 
+def _fits(
+    parameters: Parameters,
+    given: CallOptions,
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    packed: bytes,
+    kept: bytes,
+) -> bool:
+    """Whether a call may be the one that was recorded, although its arguments differ."""
+    if not given.compared:
+        return True
+    return parameters.is_same_call(kept, packed, parameters.by_name(*arguments))
+
+
+def _other_input(entry: JournalEntry, packed: bytes) -> bytes | None:
+    """Return what was recorded in full, if it is not what the code has packed now."""
+    kept = entry.input
+    is_same = not packed or kept is None or kept == packed or is_stand_in(kept)
+    return None if is_same else kept
+
+
 def _drawn(entry: JournalEntry, output: bytes) -> JournalEntry:
     return JournalEntry(
         seq=entry.seq,
@@ -688,3 +731,15 @@ async def budget_limits(ctx: JobContext) -> BudgetLimits:
     # Users of a context do not see its run.
     run = ctx._run  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return (await budget_of(run)).limits
+
+
+def declared_limits(ctx: JobContext) -> BudgetLimits:
+    """Return the limits of a budget without waiting for the store.
+
+    Those of a parent that this run has not spent from yet are not known, so there are none.
+    """
+    run = ctx._run  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  as above
+    if run.budget is not None:
+        return run.budget.limits
+    known = None if run.job.budget_of else run.node.registry.jobs.get(run.job.name)
+    return BudgetLimits() if known is None or known.budget is None else known.budget

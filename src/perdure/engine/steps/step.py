@@ -674,13 +674,21 @@ class StepOperation(Operation[R]):
         found, output = lent.entry, lent.entry.output
         if lent.being_undone and lent.job_id != self.run.job.id:
             raise ExitForOtherJob(lent.job_id, found.id, found.ended_at or 0.0)
-        if not is_same(found.input or b"", self.entry.input or b""):
+        if not self._is_same_work(found.input):
             raise Permanent(
                 f"{self.entry.id} has the idempotency_key of work that was done with other "
                 "arguments: all that makes a difference must be in the key"
             )
         self.step.result.decode(output)
         return output
+
+    def _is_same_work(self, kept: bytes | None) -> bool:
+        """Whether other work was given what this one is given, whatever defaults have filled in."""
+        if kept is None or is_same(kept, self.entry.input or b""):
+            return kept is not None
+        parameters, packed = self.step.parameters, self.packed_arguments()
+        given = parameters.by_name(self._args, self._kwargs)
+        return parameters.is_same_call(kept, packed, given)
 
     async def _lock_key(self, key: str) -> None:
         """Wait for other steps of this job with the same key; this is not an attempt yet."""

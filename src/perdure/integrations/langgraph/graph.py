@@ -23,7 +23,14 @@ from perdure.base.errors import ApprovalRejected, DefinitionError
 from perdure.base.extra import extra
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.integrations.durable_calls import ToolOptions, as_outage, ask, job, key_of
+from perdure.integrations.durable_calls import (
+    ToolOptions,
+    as_outage,
+    ask,
+    budget_decides,
+    job,
+    key_of,
+)
 from perdure.integrations.langgraph.agent import MARK, durable_tool
 from perdure.integrations.langgraph.durable_node import (
     GraphRun,
@@ -51,6 +58,8 @@ with extra("langgraph", "run_graph"):
     from langgraph.types import Command
 
 _OF_AGENTS: Final = ("model", "tools")
+_OF_LANGCHAIN: Final = 9_999  # the limit that `create_agent` gives its graphs
+_NO_LIMIT: Final = 2**31
 
 
 class GraphOptions(TypedDict, total=False):
@@ -95,6 +104,8 @@ async def run_graph(
     thread, memory = options.get("thread"), InMemorySaver()
     own = {"thread_id": ctx.job_id, **(config or {}).get("configurable", {}), "checkpoint_ns": ""}
     given: RunnableConfig = {**(config or {}), "configurable": own}
+    if _has_default_limit(graph, given) and await budget_decides():
+        given["recursion_limit"] = _NO_LIMIT
     with ctx.scope(name), running(GraphRun(options.get("on_interrupt"), topic)):
         if thread is not None:
             await _load_thread(ctx, graph.checkpointer, thread, memory, given)
@@ -103,6 +114,13 @@ async def run_graph(
         if thread is not None:
             await _save_thread(ctx, graph.checkpointer, thread, memory, given)
         return result
+
+
+def _has_default_limit(graph: Any, config: RunnableConfig) -> bool:
+    """Whether nobody has limited the supersteps of a run, but LangGraph or LangChain themselves."""
+    of_graph = cast("dict[str, Any]", graph.config or {})
+    limit = of_graph.get("recursion_limit", _OF_LANGCHAIN)
+    return "recursion_limit" not in config and limit == _OF_LANGCHAIN
 
 
 async def _load_thread(
