@@ -44,7 +44,7 @@ from perdure.engine.worker.worker import (
     until_told_to_stop,
     working,
 )
-from perdure.jobs.definition import Call, JobDefinition
+from perdure.jobs.definition import Call, JobDefinition, OnFailure, check_on_failure
 from perdure.jobs.model import NewJob, QueueLimit
 from perdure.jobs.plan import Plan
 from perdure.jobs.text_limits import check_defined
@@ -72,6 +72,7 @@ class App(JobRegistry, Caller):
         policy: Policy | None = None,
         hint: str | None = None,
         encryption: Encryption | None = None,
+        on_failure: OnFailure = "undo",
     ) -> None:
         """Describe the app; nothing is opened yet.
 
@@ -85,14 +86,17 @@ class App(JobRegistry, Caller):
                 to claim. It is optional, and its faults do no harm.
             encryption: The keys that encrypt payloads; without it, those of the environment
                 variable `PERDURE_ENCRYPTION_KEYS`, if it is set.
+            on_failure: What happens when a job or plan fails that does not say it itself: "undo",
+                "park" or "ask"; see `JobDefinition`.
 
         Raises:
-            DefinitionError: A queue has no valid name.
+            DefinitionError: A queue has no valid name, or `on_failure` is none of these.
             StoreError: The URL is not one of a store.
         """
         check_url(url)
         JobRegistry.__init__(self)
         Caller.__init__(self, url, policy)
+        self.on_failure = check_on_failure(on_failure, "an app") or "undo"
         self.encryption = encryption
         self.limits = limits
         self.hint = hint

@@ -57,6 +57,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Isolation: TypeAlias = Literal["inline", "thread", "process"]
 OnCancel: TypeAlias = Literal["abandon", "compensate", "finish"]
+OnFailure: TypeAlias = Literal["undo", "park", "ask"]
 OnOutage: TypeAlias = Literal["park", "fail"]
 OnUndoFailure: TypeAlias = Literal["stop", "continue"]
 ApprovalMode: TypeAlias = Literal["required", "by_risk", "never"]
@@ -70,6 +71,7 @@ MAX_CLAIMS = 5  # a job that crashes its worker must not be claimed for ever
 _ISOLATIONS = ("inline", "thread", "process")
 _APPROVAL_MODES = ("required", "by_risk", "never")
 _ON_CANCEL = ("abandon", "compensate", "finish")
+_ON_FAILURE = ("undo", "park", "ask")
 _ON_OUTAGE = ("park", "fail")
 _ON_UNDO_FAILURE = ("stop", "continue")
 
@@ -91,6 +93,7 @@ class StepOptions(TypedDict, total=False):
     cost: float
     estimated_duration: Duration
     raises: Iterable[type[Exception]] | type[Exception]
+    on_failure: OnFailure
     description: str
 
 
@@ -104,6 +107,7 @@ class JobOptions(TypedDict, total=False):
     priority: int
     timeout: Duration
     on_cancel: OnCancel
+    on_failure: OnFailure
     on_outage: OnOutage
     on_undo_failure: OnUndoFailure
     budget: BudgetLimits | None
@@ -124,6 +128,7 @@ class ClosureOptions(TypedDict, total=False):
     cost: float
     estimated_duration: Duration
     raises: Iterable[type[Exception]] | type[Exception]
+    on_failure: OnFailure
     description: str
 
 
@@ -379,6 +384,8 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
         estimated_duration: Estimated seconds, by which its risk is judged.
         raises: Exceptions that are outcomes of the step: they are not retried, and the job gets
             them as their own type.
+        on_failure: What happens to the job if it fails because this step has; None: as the job
+            says.
         undo: The compensation, if there is one.
         description: What it does, for people.
         tool: For one call: the name by which a model has called it.
@@ -404,6 +411,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     cost: float | None = None
     estimated_duration: float | None = None
     raises: Raises = ()
+    on_failure: OnFailure | None = None
     undo: Compensation | None = None
     description: str = ""
     tool: str = ""
@@ -501,8 +509,11 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
         timeout: Seconds from submission within which it must end; None means no limit.
         on_cancel: What a cancel does: "abandon" leaves what was done, "compensate" undoes it, and
             "finish" lets the job run to its end.
+        on_failure: What happens when it fails: "undo" undoes what it did, "park" keeps all of it
+            and leaves the job to a person, "ask" does that and asks people whether to undo it;
+            None: as the app says.
         on_outage: What happens after an outage of another system: "park" leaves the job to a
-            person, who resumes it where it stopped; "fail" fails the job, which undoes it.
+            person, who resumes it where it stopped; "fail" fails the job: see `on_failure`.
         on_undo_failure: What follows an undo that fails: "stop" waits for a person, "continue"
             undoes the rest.
         budget: The most that it and all its children may spend; None means no limit.
@@ -524,6 +535,7 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
     priority: int = 0
     timeout: float | None = None
     on_cancel: OnCancel = "abandon"
+    on_failure: OnFailure | None = None
     on_outage: OnOutage = "park"
     on_undo_failure: OnUndoFailure = "stop"
     budget: BudgetLimits | None = None
@@ -691,6 +703,7 @@ def make_step(
             options.get("estimated_duration"), f"estimated_duration of {what}"
         ),
         raises=check_raises(options.get("raises", ()), what),
+        on_failure=check_on_failure(options.get("on_failure"), what),
         description=description_of(options.get("description"), fn),
     )
 
@@ -725,6 +738,7 @@ def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefiniti
         on_cancel=check_choice(
             options.get("on_cancel", "abandon"), _ON_CANCEL, f"on_cancel of {what}"
         ),
+        on_failure=check_on_failure(options.get("on_failure"), what),
         on_outage=check_choice(
             options.get("on_outage", "park"), _ON_OUTAGE, f"on_outage of {what}"
         ),
@@ -966,6 +980,11 @@ def check_choice(wanted: object, choices: tuple[str, ...], what: str) -> Any:
     if wanted not in choices:
         raise DefinitionError(f"{what} must be one of {', '.join(choices)}, not {wanted!r}")
     return wanted
+
+
+def check_on_failure(wanted: object, what: str) -> OnFailure | None:
+    """Return the option `on_failure`; None leaves it to whatever is around this."""
+    return None if wanted is None else check_choice(wanted, _ON_FAILURE, f"on_failure of {what}")
 
 
 def check_seconds(duration: Duration, what: str) -> float | None:

@@ -135,7 +135,7 @@ def failure_of(
         attempt=attempt,
         permanent=permanent,
         outage=outage,
-        step=_stopped_at(error),
+        step=next(stopped_at(error), ""),
         data=data,
     )
 
@@ -149,12 +149,22 @@ def _message(error: BaseException) -> str:
     return f"{text}: {'; '.join(f'{type(e).__name__}: {_message(e)}' for e in group.exceptions)}"
 
 
-def _stopped_at(error: BaseException) -> str:
-    """Return the journal entry that an error came from; "" if it came from none."""
-    cause = error.__cause__
-    if isinstance(error, JobError):
-        return error.step
-    return cause.step if isinstance(cause, StepFailed | JobFailed) else ""
+def stopped_at(error: BaseException) -> Iterator[str]:
+    """Yield the journal entries that an error came from, also if the code has raised its own."""
+    left, seen = [error], set[int]()
+    while left:
+        raised = left.pop()
+        if id(raised) in seen:
+            continue
+        seen.add(id(raised))
+        if isinstance(raised, JobError) and raised.step:
+            yield raised.step
+        elif isinstance(raised, BaseExceptionGroup):
+            left += reversed(cast("BaseExceptionGroup[BaseException]", raised).exceptions)
+        elif raised.__cause__ is not None:
+            left.append(raised.__cause__)
+        elif raised.__context__ is not None and not raised.__suppress_context__:
+            left.append(raised.__context__)
 
 
 def job_error(job_id: str, state: str, error: bytes | None, raises: Raises) -> Exception:

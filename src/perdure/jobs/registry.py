@@ -11,6 +11,7 @@ from perdure.base.errors import DefinitionError, UnknownName
 from perdure.jobs.definition import (
     LONGEST_NAME,
     JobDefinition,
+    OnFailure,
     Step,
     StepClass,
     SyncStepClass,
@@ -63,6 +64,7 @@ class DefinitionTable:
         self._jobs: dict[str, JobDefinition[..., Any]] = {}
         self._names: dict[int, str] = {}  # by the `id()` of the definition, which lives as long
         self._parents: list[tuple[DefinitionTable, str]] = []
+        self.on_failure: OnFailure = "undo"  # of jobs and plans that do not say it themselves
         self.intercept: Intercept | None = None  # in a test: makes the attempts of all steps
 
     @property

@@ -4,7 +4,7 @@ A verb is written once, as a function over a `Session` in `verbs/`. It is declar
 name, the database thread that runs it, and whether watchers are notified:
 
     job = reads(verbs.read.job)
-    vote = changes(verbs.approval.vote, announces=True)
+    vote = changes(verbs.command.vote, announces=True)
 
 `store.job(...)` is then a coroutine function with the parameters of `verbs.read.job` without its
 session, and type checkers know it as such. Both databases run the same verbs; `sqlite/` and
@@ -334,7 +334,7 @@ class Store:
     approval = reads(verbs.approval.approval)
     approval_of_step = reads(verbs.approval.approval_of_step)
     approvals = reads(verbs.approval.approvals)
-    vote = changes(verbs.approval.vote, announces=True)
+    vote = changes(verbs.command.vote, announces=True)
     delegate = changes(verbs.approval.delegate)
     keep_link = changes(verbs.approval.keep_link)
     link = reads(verbs.approval.link)

@@ -104,6 +104,7 @@ from perdure.engine.journal.verdict import (
 )
 from perdure.engine.worker_port import WorkerPort
 from perdure.jobs.budget import BudgetRef
+from perdure.jobs.definition import OnFailure
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
 from perdure.jobs.gate import GatePasses
@@ -235,6 +236,11 @@ class Operation(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.entry.id} of job {self.run.job.id}>"
+
+    @property
+    def on_failure(self) -> OnFailure | None:
+        """What happens to the job if it fails because of this; None: as the job says."""
+        return None
 
     def __await__(self) -> Generator[Any, None, R_co]:
         return self.wait_among(())
@@ -476,6 +482,8 @@ class Operation(Generic[R_co]):
         run, waiters = self.run, self._waiters
         run.not_begun.discard(self)
         self._value, self._error = value, error
+        if error is not None:
+            run.failed[self.entry.id] = self
         if isinstance(error, JobError):
             error.step = self.entry.id
         run.resuming.update(waiters)
@@ -805,6 +813,7 @@ class Run:
         # Operations
         self.not_begun: set[Operation[Any]] = set()  # created by the code, and not awaited yet
         self.awaited: set[Operation[Any]] = set()  # by the code, at this moment
+        self.failed: dict[str, Operation[Any]] = {}  # by identity, in this run or before
         self.gathered: dict[Waiter, Sequence[Operation[Any]]] = {}  # all that the code waits for
         self.working: dict[Operation[Any], Process] = {}  # those that have a process
         self._joined: dict[JointWork, tuple[Process, list[Operation[Any]]]] = {}  # not begun yet
@@ -815,12 +824,11 @@ class Run:
         # The end
         self.verdict: RunVerdict | None = None  # how the run has ended
         self.ending: RunVerdict | None = None  # how it ends when nothing is working any more
-        self.code_ended = False
         self.refusals = 0  # awaits of the code since its run has ended
         self.interrupted_step = False  # a step was interrupted: it may have left a call open
         self.abandoned = False  # the code did not unwind: its run is ended without it
         self.abandon: Callable[[], None] | None = None  # does that; set by the executor
-        self._running_code = self._check_scheduled = False
+        self.code_ended = self._running_code = self._check_scheduled = False
         self._interruptions = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._no_work: asyncio.Future[None] | None = None  # done when nothing is working any more

@@ -54,6 +54,7 @@ class NeedsAttention(Struct, frozen=True):
     wait: bytes | None = None  # what people can do about it
     alerted: bool = False  # people have been notified already
     entries: tuple[JournalEntry, ...] = ()
+    asks: bool = False  # people are asked whether it is to be undone
 
 
 def at_limit(error: PayloadTooLarge, step: str = "") -> NeedsAttention:

@@ -1,10 +1,11 @@
 """How a job asks people, and how it uses what they answer.
 
-There are three ways to ask: `ctx.approve` in the code of a job, a gate before a step, and a
-question in the middle of a step (`StepContext.approve`, or a budget that does not suffice). All
-of them write the same row, an `Approval`, in one transaction with the record of what waits for it
-and with the notices to people. Then nothing is held in memory: the answer wakes the job, on any
-worker, and the code reaches the same place again and finds it.
+There are four ways to ask: `ctx.approve` in the code of a job, a gate before a step, a question in
+the middle of a step (`StepContext.approve`, or a budget that does not suffice), and whether a job
+that has failed is to be undone (`on_failure="ask"`). All of them write the same row, an `Approval`,
+in one transaction with the record of what waits for it and with the notices to people. Then nothing
+is held in memory: the answer wakes the job, on any worker, and the code reaches the same place
+again and finds it.
 
 So the question "may I?" is asked more than once, and each time it is decided anew:
 
@@ -21,7 +22,7 @@ So the question "may I?" is asked more than once, and each time it is decided an
 """
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypedDict
 
@@ -54,9 +55,10 @@ from perdure.jobs.approval import (
     unusable,
 )
 from perdure.jobs.definition import Step, spoken_name
-from perdure.jobs.failure import failure_of
+from perdure.jobs.failure import Failure, failure_of
 from perdure.jobs.gate import Gate, GateDecision, GatePass
-from perdure.jobs.model import JobEvent, JournalEntry
+from perdure.jobs.model import JobEvent, JournalEntry, WriteFields
+from perdure.jobs.on_failure import UNDO_QUESTION
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import Judgement, RiskLevel
 from perdure.jobs.state import StepState
@@ -68,6 +70,7 @@ _CONTINUE: Final = (*RETRY, "resume.asked", "skip.asked")
 
 _APPROVER: Final = frozenset({APPROVER})
 _JUST_AFTER: Final = 0.001  # seconds
+_MOST_NAMED: Final = 20  # of what would be undone
 
 
 # Questions
@@ -151,6 +154,13 @@ async def _ask(run: Run, approval: Approval, *entries: JournalEntry) -> bool:
         await run.write(*entries)
         run.end(NeedsAttention(failure_of(DefinitionError(why))))
         return False
+    await run.write(*entries, **asking(run, approval))
+    was_asked(run, approval)
+    return True
+
+
+def asking(run: Run, approval: Approval) -> WriteFields:
+    """Return what is written to ask people."""
     told = {"approval": approval.id, "step": approval.step, "title": approval.title}
     event = JobEvent(
         type="approval.asked",
@@ -158,11 +168,14 @@ async def _ask(run: Run, approval: Approval, *entries: JournalEntry) -> bool:
         actor=run.node.owner,
     )
     notices = _notices(run, approval)
-    await run.write(*entries, events=(event,), approvals=(approval,), notices=notices)
+    return {"events": (event,), "approvals": (approval,), "notices": notices}
+
+
+def was_asked(run: Run, approval: Approval) -> None:
+    """Let people be notified of a question that is in the store."""
     if events.listens(events.APPROVAL_ASK):
         events.approval_asked(approval)
     run.node.notices_due.set()
-    return True
 
 
 def _notices(run: Run, approval: Approval) -> tuple[Notice, ...]:
@@ -343,6 +356,38 @@ async def _apply_decision(step: StepCall, found: Approval, question: Question) -
 
 def _open(step: StepCall) -> None:
     step.gate_open = step.start_again = True
+
+
+# Whether a job that has failed is to be undone
+
+
+def undo_question(run: Run, failure: Failure, undoes: Sequence[str]) -> Approval:
+    """Return the question; a yes is carried out by the store, which needs no worker for that.
+
+    Who has submitted the job may answer, too: they could also undo it without being asked.
+    """
+    level, failed = RiskLevel.HIGH, failure.step or "its code"
+    shown = {"failed": failed, "error": failure.summary(), "would_undo": _some_of(undoes)}
+    return Question(
+        step=UNDO_QUESTION,
+        title=f"Undo job {run.job.name}? {failed} has failed",
+        description=_UNDO_OR_KEEP,
+        input=encode([run.epoch, shown]),
+        shown=shown,
+        judgement=Judgement(level, ("it undoes everything that the job has done",)),
+        terms=replace(run.node.policy.terms_for(level), four_eyes=False),
+    ).approval(run, None)
+
+
+_UNDO_OR_KEEP: Final = (
+    "Approve: everything that the job has done is undone. Reject, or do not answer: it is kept, "
+    "and the job waits until somebody resumes, retries, undoes or cancels it, or skips the step."
+)
+
+
+def _some_of(undoes: Sequence[str]) -> list[str]:
+    more = len(undoes) - _MOST_NAMED
+    return [*undoes[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]
 
 
 # Questions in the middle of a step

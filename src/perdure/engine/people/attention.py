@@ -53,9 +53,11 @@ def for_channels(
 
 
 def attention_alerts(run: Run, verdict: NeedsAttention) -> tuple[Notice, ...]:
-    """Return the alerts that a job needs attention; none if people were notified already."""
+    """Return the alerts that a job needs attention; none for people who know it already."""
     if verdict.alerted:
         return ()
     # By epoch: a job that is resumed and stops again is a new reason to alert.
     text = verdict.failure.summary()
-    return alerts(run, NoticeKind.NEEDS_ATTENTION, str(run.epoch), text)
+    found = alerts(run, NoticeKind.NEEDS_ATTENTION, str(run.epoch), text)
+    # The other channels ask whether it is to be undone, and that says it all.
+    return tuple(each for each in found if each.alert) if verdict.asks else found

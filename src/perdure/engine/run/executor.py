@@ -26,7 +26,6 @@ from typing import Any, Protocol, Unpack, cast
 from msgspec.structs import replace
 
 from perdure.base.errors import (
-    ApprovalExpired,
     Drift,
     JobError,
     PayloadTooLarge,
@@ -52,14 +51,16 @@ from perdure.engine.journal.verdict import (
     Unwound,
     at_limit,
 )
+from perdure.engine.people.ask import was_asked
 from perdure.engine.people.attention import attention_alerts
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.undo import decide_end, on_cancel, undo
 from perdure.engine.worker_port import WorkerPort
 from perdure.engine.working_on import WorkingOn, working_on
-from perdure.jobs.definition import scope
-from perdure.jobs.failure import Failure, failure_of, type_name
+from perdure.jobs.definition import JobDefinition, scope
+from perdure.jobs.failure import Failure, failure_of, stopped_at, type_name
 from perdure.jobs.model import Claim, JobChange, JobEvent, NewBeginning, WriteFields
+from perdure.jobs.on_failure import FailureRules, after_failure, is_silence
 from perdure.jobs.plan import Plan
 from perdure.jobs.state import ENDED, JobState
 from perdure.process.lifecycle import PLAIN, kill, spawn_process
@@ -239,13 +240,22 @@ def _raised(error: BaseException) -> str:
 
 def _failure_of_code(run: Run, error: BaseException) -> Failure:
     """Return what the code raised; who waits for the job gets what it declares as it is."""
-    definition = None if run.job.plan else run.node.registry.jobs.get(run.job.name)
-    return failure_of(
+    definition = _definition(run)
+    failure = failure_of(
         error,
         outage=getattr(error, "outage", False),
         raises=() if definition is None else definition.raises,
         limits=run.node.limits,
     )
+    # Of several branches that failed, the first in the journal: a retry begins there.
+    failed = [run.failed[step] for step in stopped_at(error) if step in run.failed]
+    first = min(failed, key=lambda operation: operation.entry.seq, default=None)
+    return failure if first is None else replace(failure, step=first.entry.id)
+
+
+def _definition(run: Run) -> JobDefinition[..., Any] | None:
+    """Return the definition of the job; None for a plan, and if the code does not have it."""
+    return None if run.job.plan else run.node.registry.jobs.get(run.job.name)
 
 
 def _warn_of_unawaited(run: Run) -> None:
@@ -290,11 +300,21 @@ async def _run_plan(context: JobContext, plan: Plan, run: Run) -> bytes:
 
 
 def _attention_or_failed(run: Run, verdict: RunFailed) -> NeedsAttention | RunFailed:
-    """Return the verdict after an error: one that is not the job's own fault undoes nothing."""
-    failure = verdict.failure
-    if failure.type == type_name(ApprovalExpired):
-        return NeedsAttention(failure, alerted=True)
-    return NeedsAttention(failure) if failure.outage and _parks_on_outage(run) else verdict
+    """Return the verdict after an error: one that people are to look at first undoes nothing."""
+    failure, definition = verdict.failure, _definition(run)
+    failed = run.failed.get(failure.step)
+    rules = FailureRules(
+        step=None if failed is None else failed.on_failure,
+        job=None if definition is None else definition.on_failure,
+        app=run.node.registry.on_failure,
+        on_outage="park" if definition is None else definition.on_outage,
+        is_cancelled=run.job.request == "cancel",
+    )
+    match after_failure(failure, rules):
+        case "undo":
+            return verdict
+        case how:
+            return NeedsAttention(failure, alerted=is_silence(failure), asks=how == "ask")
 
 
 def _with_version(run: Run, verdict: NeedsAttention) -> NeedsAttention:
@@ -340,13 +360,6 @@ def _which_version(run: Run) -> str:
     )
 
 
-def _parks_on_outage(run: Run) -> bool:
-    """Whether a job that an outage of another system stopped is parked for a person."""
-    if run.job.plan is not None:
-        return True
-    return run.node.registry.find_job(run.job.name).on_outage == "park"
-
-
 async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields]) -> None:
     """Write how a run ended."""
     change, entries = change_for(verdict), ()
@@ -367,9 +380,12 @@ async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields])
     data = {} if error is None else {"error": error}
     event = JobEvent(type=f"job.{change.state.lower()}", data=data, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained | ReplayInOrder)
-    fields["job"], fields["events"] = change, () if quiet else (event,)
+    fields["job"] = change
+    fields["events"] = (*fields.get("events", ()), *(() if quiet else (event,)))
     await run.write(*entries, **fields)
     events.concluded(run, change, error)
+    for approval in fields.get("approvals", ()):
+        was_asked(run, approval)
 
 
 def change_for(verdict: RunVerdict) -> JobChange:

@@ -70,7 +70,7 @@ from perdure.engine.steps.step_context import (
 from perdure.engine.steps.thread_step import ThreadUse, call_in_step_thread, older_calls
 from perdure.engine.working_on import WorkingOn, working_on
 from perdure.jobs.budget import Amount, ModelUsage, Reservation, spending_id
-from perdure.jobs.definition import Step, scope
+from perdure.jobs.definition import OnFailure, Step, scope
 from perdure.jobs.effect import Effect, PackedResult, Place
 from perdure.jobs.failure import Failure, failure_of
 from perdure.jobs.gate import GateDecision
@@ -166,6 +166,10 @@ class StepOperation(Operation[R]):
     @property
     def max_duration(self) -> float:
         return self.step.timeout or 0.0
+
+    @property
+    def on_failure(self) -> OnFailure | None:
+        return self.step.on_failure
 
     @property
     def runs_beside_loop(self) -> bool:

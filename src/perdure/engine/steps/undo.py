@@ -37,6 +37,7 @@ from perdure.engine.journal.verdict import (
     UndoEnded,
     UndoNeeded,
 )
+from perdure.engine.people.ask import asking, undo_question
 from perdure.engine.people.attention import alerts
 from perdure.engine.steps.step import StepOperation
 from perdure.engine.steps.undo_plan import UndoPlanner, children_of
@@ -105,7 +106,22 @@ async def decide_end(run: Run, verdict: RunVerdict) -> tuple[RunVerdict, WriteFi
         return await _decide_undo_end(run, verdict)
     if isinstance(verdict, RunFailed | Cancelled):
         return await _decide_failed_end(run, verdict)
+    if isinstance(verdict, NeedsAttention) and verdict.asks:
+        return await _ask_whether_to_undo(run, verdict)
     return verdict, {}
+
+
+async def _ask_whether_to_undo(
+    run: Run, verdict: NeedsAttention
+) -> tuple[NeedsAttention, WriteFields]:
+    """Park the job with a question to people, in one write, unless it can only continue."""
+    undos = await _planner(run).undos(run.job, *await journal_and_ledger(run))
+    if isinstance(undos, PastPivot):
+        return _past_pivot(RunFailed(verdict.failure), undos), {}
+    approval = undo_question(run, verdict.failure, [undo.id for undo in undos])
+    waits = {"kind": "approval", "id": approval.step, "approval": approval.id}
+    wait = encode([{**waits, "title": approval.title}])
+    return replace(verdict, wait=wait), asking(run, approval)
 
 
 async def _decide_failed_end(

@@ -228,7 +228,8 @@ class WorkerNode:
 
     def _apply_request(self, run: Run, news: JobNews) -> None:
         match news.request:
-            case "cancel":
+            case "cancel":  # also that of a job that finishes: see `after_failure`
+                run.job = msgspec.structs.replace(run.job, request="cancel")
                 if run.job.state is not JobState.COMPENSATING and not self._finishes(run):
                     run.end(Cancelled())
             case "pause":

@@ -87,6 +87,8 @@ UPDATE job SET
   state = :state, request = :request,
   error = CASE WHEN :forget = 1 AND :state <> 'COMPENSATING' THEN NULL ELSE error END,
   ended_at = CASE WHEN :forget = 1 THEN NULL ELSE ended_at END,
+  -- Whoever continues a job after its deadline wants it to go on: it would only fail again.
+  deadline_at = CASE WHEN :forget = 1 AND deadline_at <= :now THEN NULL ELSE deadline_at END,
   paused_from = CASE WHEN :state <> 'PAUSED' THEN NULL WHEN state = 'PAUSED' THEN paused_from ELSE state END
 WHERE id = :id
 

@@ -1,20 +1,24 @@
 """Commands of people to jobs: checked against the table of transitions, and always audited."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, cast, get_args
 
 from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, JobNotFound
+from perdure.jobs.approval import Approval, LinkUse, Refusal, Vote
 from perdure.jobs.bulk import BulkResult
 from perdure.jobs.effect import Choice
 from perdure.jobs.failure import Failure
 from perdure.jobs.fleet import kind_of
 from perdure.jobs.model import Command, EntryKind, JobEvent
+from perdure.jobs.on_failure import UNDO_QUESTION, begins_undo
 from perdure.jobs.outbox import NoticeKind, alert_key
 from perdure.jobs.state import ENDED, LIVE, STEP_TRANSITIONS, JobState, StepState, check_job
 from perdure.store import rows
 from perdure.store.statements import Session
+from perdure.store.verbs.approval import vote as count_vote
 from perdure.store.verbs.approval import withdraw_open
 from perdure.store.verbs.effect import effects, settle
 from perdure.store.verbs.outbox import close_alerts
@@ -70,6 +74,8 @@ def command(session: Session, command: Command) -> None:
     elif command.action == "skip":
         _skip(session, job, command)
     _apply(session, job, decision)
+    if job.state == _S.NEEDS_ATTENTION and decision.state != job.state:
+        withdraw_open(session, [job.id], session.now(), UNDO_QUESTION)
     if command.action != "pause" and not command.by_worker:  # a cancel may begin an undo
         add_requesters(session, job.root, job.tenant, [command.actor])
     _close_alerts(session, job, decision, command)
@@ -78,6 +84,22 @@ def command(session: Session, command: Command) -> None:
     data = {name: value for name, value in given.items() if value not in (None, "")}
     note = JobEvent(type=f"{command.action}.asked", data=data, actor=command.actor)
     session.run("insert_event", **rows.event_row(job.id, note, _latest(session, job.id)))
+
+
+def vote(
+    session: Session, approval_id: str, vote: Vote, use: LinkUse | None = None
+) -> Approval | Refusal:
+    """Judge a vote, and write it if it counts: see `approval.vote`.
+
+    A yes to the question whether a failed job is to be undone begins that in the same transaction.
+    """
+    result = count_vote(session, approval_id, vote, use)
+    if isinstance(result, Approval) and begins_undo(result):
+        why, by = f"approved: {result.title}", vote.person.id
+        asked = Command(job_id=result.job_id, action="compensate", actor=by, reason=why)
+        with suppress(IllegalTransition):  # a cancel came when the job was about to be parked
+            command(session, asked)
+    return result
 
 
 def _latest(session: Session, job_id: str) -> float:
@@ -220,7 +242,7 @@ def _apply(session: Session, job: _JobNow, decision: _Decision) -> None:
     again = job.state in ENDED | {_S.NEEDS_ATTENTION} and decision.state != job.state
     session.run(
         "command_job", id=job.id, state=decision.state.value, request=decision.request,
-        forget=int(again),
+        forget=int(again), now=now,
     )  # fmt: skip
     if job.state in ENDED and again:
         _new_lease(session, job, now)
