@@ -250,7 +250,18 @@ async def bad_default(ctx: Any, a: int = None) -> None: ...  # noqa: RUF013  # p
 async def nowhere(ctx: Any, a: "Nowhere") -> None: ...  # noqa: F821  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]
 
 
+class Shop:
+    async def price(self, item: int) -> int:
+        return item * 2
+
+    @classmethod
+    async def prices(cls, item: int) -> int:
+        return item * 3
+
+
 BAD: list[tuple[Any, str]] = [
+    (Shop.price, "step 'price' is a method, .*`self` .*`app.step\\(shop.price\\)`"),
+    (Shop.prices.__func__, "step 'prices' is a method, and its `cls` cannot be stored"),
     (many, "must take named parameters: `\\*args` and"),
     (named, "must take named parameters: `\\*args` and"),
     (of_a_job, "takes a JobContext, the context of a job: annotate it as StepContext"),
@@ -290,6 +301,13 @@ def test_a_function_that_cannot_be_a_step_is_refused(fn: Any, why: str) -> None:
 def test_options_that_make_no_sense_are_refused(options: Any, why: str) -> None:
     with pytest.raises(DefinitionError, match=why):
         step_of(count, **options)
+
+
+def test_a_method_cannot_be_a_job_either_but_that_of_an_object_can_be_a_step() -> None:
+    with pytest.raises(DefinitionError, match=r"job 'price' .*`app\.job\(shop\.price\)`"):
+        job_of(Shop.price)
+    for bound in (Shop().price, Shop.prices):
+        assert [each.name for each in step_of(bound).parameters.all] == ["item"]
 
 
 def test_a_local_function_cannot_run_in_another_os_process() -> None:

@@ -957,6 +957,13 @@ def check_function(fn: Callable[..., Any], what: str) -> None:
         raise DefinitionError(f"{what} must be a function, not {fn!r}")
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
         raise DefinitionError(f"{what} must return its result, not yield it")
+    first = next(iter(inspect.signature(fn).parameters), "")
+    if inspect.isfunction(fn) and first in ("self", "cls"):
+        verb = "job" if what.startswith("job") else "step"
+        raise DefinitionError(
+            f"{what} is a method, and its `{first}` cannot be stored: decorate a function, or "
+            f"register the method of one object, as in `app.{verb}(shop.{fn.__name__})`"
+        )
 
 
 def check_isolation(wanted: object, fn: Callable[..., Any], what: str) -> Isolation:
