@@ -293,6 +293,8 @@ def test_a_function_that_cannot_be_a_step_is_refused(fn: Any, why: str) -> None:
         ({"retry": 3}, "retry of step 'count' must be a Retry"),
         ({"tags": "financial"}, "tags of step 'count' must be a set of strings"),
         ({"risk": "huge"}, "risk must be one of low, medium, high, critical, not 'huge'"),
+        ({"irreversible": "no"}, "`irreversible` of step 'count' must be True or False, not 'no'"),
+        ({"cost": "1 USD"}, "`cost` of step 'count' must be a number, not '1 USD'"),
         ({"isolation": "jail"}, "must be one of inline, thread, process"),
         ({"approval": "maybe"}, "approval of step 'count' must be one of required, by_risk, never"),
         ({"approval": "never", "risk": "high"}, "a step of high risk cannot opt out of approval"),

@@ -35,8 +35,8 @@ from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeAlias, TypeV
 from uuid import UUID
 
 import msgspec
-from msgspec import Struct
 
+from perdure.base.checked import Checked
 from perdure.base.errors import (
     DefinitionError,
     Drift,
@@ -75,7 +75,7 @@ _write = msgspec.json.Encoder(enc_hook=write_unknown).encode
 _write_sorted = msgspec.json.Encoder(enc_hook=write_unknown, order="sorted").encode
 
 
-class PayloadLimits(Struct, frozen=True, kw_only=True):
+class PayloadLimits(Checked, frozen=True, kw_only=True):
     """The largest payloads, and how large ones are kept: bytes of JSON, and levels of nesting."""
 
     # All arguments of a step together; beyond `inline`, the journal keeps only their digest.

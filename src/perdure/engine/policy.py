@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
-
+from perdure.base.checked import Checked
 from perdure.jobs.approval import ApprovalTerms
 from perdure.jobs.definition import Step
 from perdure.jobs.gate import GateDecision, GatePasses, GatePolicy, gate_for, judge_call, use_pass
@@ -15,7 +14,7 @@ from perdure.notify.people import ApprovalChannel, People
 _LOW = RiskLevel.LOW  # looked up once: this is checked for every step
 
 
-class Policy(Struct, frozen=True, kw_only=True):
+class Policy(Checked, frozen=True, kw_only=True):
     """The policy of an app.
 
     Attributes:

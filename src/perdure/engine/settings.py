@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from perdure.base.checked import misfit
 from perdure.base.duration import Duration, job_seconds, named_seconds
 from perdure.base.machine import cores
 
@@ -106,6 +107,8 @@ class WorkerSettings:
         for name, value in given.items():
             object.__setattr__(self, name, named_seconds(name, value))
         object.__setattr__(self, "keep", job_seconds(keep))
+        if wrong := misfit(allow_kill, bool):
+            raise TypeError(f"allow_kill {wrong}")
         object.__setattr__(self, "allow_kill", allow_kill)
         for name, count in (
             ("concurrency", concurrency),

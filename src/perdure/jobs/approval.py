@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perdure.base.checked import Checked
 from perdure.base.codec import digest
 from perdure.base.errors import IllegalTransition
 from perdure.jobs.outbox import NoticeKind
@@ -71,7 +72,7 @@ class Action(Struct, frozen=True, kw_only=True):
         )
 
 
-class ApprovalTerms(Struct, frozen=True, kw_only=True):
+class ApprovalTerms(Checked, frozen=True, kw_only=True):
     """Who must approve, and within which time (in seconds).
 
     Attributes:
@@ -96,6 +97,7 @@ class ApprovalTerms(Struct, frozen=True, kw_only=True):
     escalate_to: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.quorum < 1:
             raise ValueError(f"quorum must be at least 1, not {self.quorum}")
         if self.approvers and len(self.approvers | self.escalate_to) < self.quorum:

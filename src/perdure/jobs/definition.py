@@ -32,6 +32,7 @@ from typing import (
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
+from perdure.base.checked import misfit
 from perdure.base.codec import LIMITS, Codec, PayloadLimits
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import DefinitionError, NotInJob
@@ -68,6 +69,7 @@ LONGEST_NAME = 200
 
 MAX_CLAIMS = 5  # a job that crashes its worker must not be claimed for ever
 
+_FLAGS_AND_NUMBERS = (bool, int, float, int | None)
 _ISOLATIONS = ("inline", "thread", "process")
 _APPROVAL_MODES = ("required", "by_risk", "never")
 _ON_CANCEL = ("abandon", "compensate", "finish")
@@ -924,12 +926,18 @@ def _add_compensation(step: Step[..., Any], thing: Any) -> None:
 
 
 def check_options(given: Mapping[str, object], known: type, what: str) -> None:
-    """Raise DefinitionError if an option does not exist: a misspelt one must not be ignored."""
-    for name in given:
+    """Raise DefinitionError if an option does not exist, or a flag or number is none.
+
+    A misspelt one must not be ignored, and `irreversible="no"` is not False.
+    """
+    for name, value in given.items():
         if name not in known.__annotations__:
             near = difflib.get_close_matches(name, known.__annotations__, n=1)
             hint = f"did you mean `{near[0]}`?" if near else "there is no such option"
             raise DefinitionError(f"unknown option `{name}` of {what}: {hint}")
+        declared = known.__annotations__[name]
+        if declared in _FLAGS_AND_NUMBERS and (wrong := misfit(value, declared)):
+            raise DefinitionError(f"`{name}` of {what} {wrong}")
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

@@ -24,6 +24,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from msgspec import Struct
 
+from perdure.base.checked import Checked
 from perdure.base.codec import read_plain
 from perdure.jobs.definition import Step, spoken_name
 from perdure.jobs.risk import Classifier, Judgement, RiskFacts, RiskLevel, recipients_in
@@ -54,7 +55,7 @@ GATES: Final[Mapping[RiskLevel, Gate]] = MappingProxyType(
 )
 
 
-class GatePolicy(Struct, frozen=True, kw_only=True):
+class GatePolicy(Checked, frozen=True, kw_only=True):
     """Which risk waits for a person, for the app and for single tenants."""
 
     gates: Mapping[RiskLevel, Gate] = GATES

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct, field
 
+from perdure.base.checked import Checked
 from perdure.base.codec import Digest, canonical, decode, digest
 from perdure.base.errors import DefinitionError, Drift
 from perdure.jobs.failure import Failure
@@ -33,7 +34,7 @@ ItemKey: TypeAlias = str | int
 _FORMAT = 1
 
 
-class ItemPolicy(Struct, frozen=True, kw_only=True):
+class ItemPolicy(Checked, frozen=True, kw_only=True):
     """What to do with an item that fails.
 
     Attributes:

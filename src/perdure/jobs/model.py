@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from msgspec import Struct
 
+from perdure.base.checked import Checked
 from perdure.jobs.approval import Approval
 from perdure.jobs.budget import Amount, BudgetLimits, BudgetRef
 from perdure.jobs.effect import Effect
@@ -319,7 +320,7 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
     running: int  # how many jobs it owns
 
 
-class QueueLimit(Struct, frozen=True, kw_only=True):
+class QueueLimit(Checked, frozen=True, kw_only=True):
     """How many jobs of one queue may run at once, across all workers."""
 
     running: int | None = None

@@ -10,8 +10,8 @@ from html import escape
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
+from perdure.base.checked import Checked
 from perdure.base.extra import extra
 from perdure.base.secret import Secret
 from perdure.base.visible import visible
@@ -43,7 +43,7 @@ _ASKS: Final = {
 }
 
 
-class MailSettings(Struct, frozen=True, kw_only=True):
+class MailSettings(Checked, frozen=True, kw_only=True):
     """How to send mail.
 
     Attributes:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
+from perdure.base.checked import Checked
 from perdure.base.secret import Secret, without_secrets
 from perdure.base.visible import visible
 from perdure.jobs.approval import Approval
@@ -35,7 +35,7 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
 }
 
 
-class PagerDutySettings(Struct, frozen=True, kw_only=True):
+class PagerDutySettings(Checked, frozen=True, kw_only=True):
     """Which service gets the alerts.
 
     Attributes:

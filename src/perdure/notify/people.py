@@ -7,9 +7,9 @@ known to be the same person, so every account is listed with its person, once.
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from perdure.base.checked import Checked
 from perdure.base.errors import DefinitionError
 from perdure.jobs.approval import (
     Approval,
@@ -24,7 +24,7 @@ from perdure.jobs.approval import (
 from perdure.jobs.outbox import Notice
 
 
-class Contact(Struct, frozen=True, kw_only=True):
+class Contact(Checked, frozen=True, kw_only=True):
     """A person, and how to reach them."""
 
     person: Person

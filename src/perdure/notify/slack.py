@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from msgspec import Struct
 
+from perdure.base.checked import Checked
 from perdure.base.extra import extra
 from perdure.base.secret import Secret
 from perdure.base.visible import visible
@@ -40,7 +41,7 @@ _CHANGES: Final = frozenset({NoticeKind.DECIDED, NoticeKind.EDITED})
 _MOST_FIELDS: Final = 10  # that Slack takes in one section
 
 
-class SlackSettings(Struct, frozen=True, kw_only=True):
+class SlackSettings(Checked, frozen=True, kw_only=True):
     """How to reach Slack, and what to trust.
 
     Attributes:
@@ -62,6 +63,7 @@ class SlackSettings(Struct, frozen=True, kw_only=True):
     response_hosts: frozenset[str] = frozenset({"hooks.slack.com"})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # With an empty secret, everybody could sign.
         if not self.signing_secrets or not all(
             each.reveal().strip() for each in self.signing_secrets

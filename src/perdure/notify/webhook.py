@@ -19,8 +19,8 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
 
+from perdure.base.checked import Checked
 from perdure.base.extra import extra
 from perdure.base.secret import Secret
 from perdure.jobs.approval import Approval
@@ -193,7 +193,7 @@ _PREFIX: Final = "whsec_"
 _GOOD: Final = range(200, 300)
 
 
-class WebhookSettings(Struct, frozen=True, kw_only=True):
+class WebhookSettings(Checked, frozen=True, kw_only=True):
     """Where to post, and how to sign.
 
     Attributes:
@@ -209,6 +209,7 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
     plain_http: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _key(self.secret)
 
 

@@ -9,9 +9,9 @@ import re
 from itertools import accumulate
 from typing import Final
 
-from msgspec import Struct
 from starlette.requests import Request
 
+from perdure.base.checked import Checked
 from perdure.base.errors import RequestRefused
 
 # It matches wherever a string begins, also one without an end: a search that fails at each of many
@@ -22,7 +22,7 @@ _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
 
 
-class RequestLimits(Struct, frozen=True, kw_only=True):
+class RequestLimits(Checked, frozen=True, kw_only=True):
     """The limits of one request, and of what all requests hold together.
 
     Of what all hold together, one client has at most a quarter: an address whose sender is not

@@ -17,9 +17,9 @@ from types import FrameType
 from typing import Any, Final
 
 import uvicorn
-from msgspec import Struct
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from perdure.base.checked import Checked
 from perdure.base.errors import DefinitionError, RequestRefused
 from perdure.web.access.rates import address_key
 from perdure.web.access.shares import Shares
@@ -31,7 +31,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _NAMES: Final = frozenset({"localhost", "ip6-localhost", "localhost.localdomain"})
 
 
-class ServerSettings(Struct, frozen=True, kw_only=True):
+class ServerSettings(Checked, frozen=True, kw_only=True):
     """Where to listen, and how.
 
     Attributes:
@@ -60,6 +60,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     connections: int = 1000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise DefinitionError("TLS needs both files: the certificate and its key")
         if not is_loopback(self.host) and self.tls_certificate is None and not self.trusted_proxy:

@@ -802,8 +802,8 @@ class Run:
         # What is known about the job
         self.journal = Journal(claim.journal, node.limits.compared)
         self.same_code = False  # this worker has run the job from the beginning, and nobody else
-        self.news = claim.news  # how far the news of the job has been read
-        self.ends = 0  # the same for the ends of its children; the first look is always new
+        # How far its news, and the ends of its children, were read: the first look is always new.
+        self.news, self.ends = claim.news, 0
         self.messages = list(claim.messages)
         self.received: set[int] = set()  # messages that operations have taken out of that list
         self.ledger: Ledger | None = None  # see `open_ledger`

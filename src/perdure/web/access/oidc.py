@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Struct
 
+from perdure.base.checked import Checked
 from perdure.base.errors import AccessDenied
 from perdure.base.extra import extra
 from perdure.base.secret import Secret
@@ -41,7 +42,7 @@ D = TypeVar("D", bound=Struct)
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class Oidc(Struct, frozen=True, kw_only=True):
+class Oidc(Checked, frozen=True, kw_only=True):
     """A provider, and who gets in by it.
 
     Attributes:
@@ -60,6 +61,7 @@ class Oidc(Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...] = ("openid", "email", "profile")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         parts = urlsplit(self.issuer)
         if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
             raise ValueError(f"the issuer {self.issuer!r} must be reached by HTTPS")

@@ -1,12 +1,11 @@
 """The settings of access over HTTP."""
 
-from msgspec import Struct
-
+from perdure.base.checked import Checked
 from perdure.web.access.rates import Rate
 from perdure.web.access.tenant import RECENT
 
 
-class AccessSettings(Struct, frozen=True, kw_only=True):
+class AccessSettings(Checked, frozen=True, kw_only=True):
     """How long people stay signed in, and how often anybody may ask.
 
     Attributes:
