@@ -13,6 +13,7 @@ from perdure.engine.handle import Handle
 from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
+from perdure.jobs.definition import OnUndoFailure
 from perdure.jobs.model import QueueLimit
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.state import JobState
@@ -157,3 +158,73 @@ async def test_a_job_that_simply_fails_alerts_nobody(app: App) -> None:
         with pytest.raises(JobFailed):
             await handle.result("5s")
     assert await alerts(app, handle.id) == []
+
+
+class Trip:
+    """A job of two bookings and a failure; both compensations fail until they are mended."""
+
+    def __init__(self, app: App, on_undo_failure: OnUndoFailure) -> None:
+        self.broken = True
+
+        @app.step
+        async def book(ctx: StepContext, what: str) -> None: ...
+
+        @book.compensate(retry=perdure.Retry(attempts=1))
+        async def unbook(ctx: StepContext, what: str, output: None) -> None:
+            if self.broken:
+                raise ValueError(f"the {what} is away")
+
+        @app.job(on_undo_failure=on_undo_failure)
+        async def trip(ctx: JobContext) -> None:
+            await book("hotel")
+            await book("flight")
+            raise ValueError("no visa")
+
+        self.job = trip
+
+
+@durable
+async def test_every_compensation_that_failed_alerts_people_also_if_the_undo_continues(
+    app: App,
+) -> None:
+    slack, pager = Loud("slack"), Loud("pager")
+    app.policy = Policy(channels=(slack,), alerts=(pager,))
+    trip = Trip(app, "continue")
+    async with app.running():
+        handle = await app.submit(trip.job())
+        await until(app, handle.id, JobState.FAILED)
+        # Both stand: the end of the job does not resolve them.
+        assert [each.kind for each in await alerts(app, handle.id)] == [NoticeKind.UNDO_FAILED] * 4
+        assert (await app.insight.metrics()).gauges.compensation_failure_count == 2
+        await slack.has_told(2)
+        texts = sorted(text for _, text in slack.told)
+        assert "undo:book#1 could not be undone: ValueError: the hotel is away" in texts[0]
+        assert "undo:book#2 could not be undone: ValueError: the flight is away" in texts[1]
+        trip.broken = False
+        await handle.compensate("mended", by="kim")
+        await until(app, handle.id, JobState.COMPENSATED)
+        assert (await app.insight.metrics()).gauges.compensation_failure_count == 0
+    kinds = [each.kind for each in await alerts(app, handle.id)]
+    assert kinds.count(NoticeKind.RESOLVED) == 2  # for the channel that gets them
+    assert kinds.count(NoticeKind.UNDO_FAILED) == 4
+
+
+@durable
+async def test_a_compensation_that_fails_again_after_a_person_retried_it_alerts_again(
+    app: App,
+) -> None:
+    app.policy = Policy(channels=(Loud("slack"),))
+    trip = Trip(app, "stop")
+    async with app.running():
+        handle = await app.submit(trip.job())
+        for time in (1, 2):
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
+            kinds = [each.kind for each in await alerts(app, handle.id)]
+            assert kinds == [NoticeKind.UNDO_FAILED] * time
+            assert (await app.insight.metrics()).gauges.compensation_failure_count == 1
+            await handle.retry(by="kim")
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
+        await handle.abandon_undo("undo:book#2", "nobody knows how", by="kim")
+        while len(await alerts(app, handle.id)) < 4:  # the hotel
+            await perdure.process.sleep("20ms")
+        assert (await app.insight.metrics()).gauges.compensation_failure_count == 1

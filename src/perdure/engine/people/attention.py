@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from perdure.base.codec import digest, encode
 from perdure.engine.journal.run import Run
 from perdure.engine.journal.verdict import NeedsAttention
+from perdure.jobs.failure import Failure
 from perdure.jobs.outbox import Notice, NoticeKind, alert_key
 from perdure.notify.people import ApprovalChannel
 
@@ -27,6 +28,15 @@ def alerts(run: Run, kind: NoticeKind, about: str, text: str) -> tuple[Notice, .
     )
     policy = run.node.policy
     return for_channels(policy.all_channels, first, alerts=policy.alerts)
+
+
+def undo_alerts(run: Run, undo: str, failure: Failure) -> tuple[Notice, ...]:
+    """Return the alerts that something could not be undone, for the write that records it.
+
+    By epoch: an undo that a person has retried, and that fails again, is a new reason to alert.
+    """
+    about, text = f"{undo} {run.epoch}", f"{undo} could not be undone: {failure.summary()}"
+    return alerts(run, NoticeKind.UNDO_FAILED, about, text)
 
 
 def for_channels(

@@ -48,6 +48,7 @@ from perdure.engine.people.ask import (
     outcome_of,
     pass_gate,
 )
+from perdure.engine.people.attention import undo_alerts
 from perdure.engine.people.spending import budget_of, reserve, settle
 from perdure.engine.steps.effects import (
     BegunEffect,
@@ -463,6 +464,8 @@ class StepOperation(Operation[R]):
         failed = self.entry = self._entry(_FAILED, error=failure.pack())
         told = self._event("step.failed", failure)
         notices = tuple(each for line in left for each in put_in_doubt(self.run, line))
+        if self.on_end is not None:
+            notices += undo_alerts(self.run, failed.id, failure)
         await self.run.write(
             failed, *self.along, events=(told,), notices=notices, withdraws=failed.id
         )

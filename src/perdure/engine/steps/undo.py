@@ -38,7 +38,7 @@ from perdure.engine.journal.verdict import (
     UndoNeeded,
 )
 from perdure.engine.people.ask import asking, undo_question
-from perdure.engine.people.attention import alerts
+from perdure.engine.people.attention import alerts, undo_alerts
 from perdure.engine.steps.step import StepOperation
 from perdure.engine.steps.undo_plan import UndoPlanner, children_of
 from perdure.jobs.approval import ApprovalState
@@ -46,7 +46,7 @@ from perdure.jobs.definition import Compensation, OnCancel, Step
 from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.failure import Failure, failure_of, type_name
 from perdure.jobs.model import Command, EntryKind, JobOutcome, JournalEntry, WriteFields
-from perdure.jobs.outbox import NoticeKind
+from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.saga import (
     UNDO_LIST,
     OnUndoFailure,
@@ -388,8 +388,6 @@ class Saga:
         error = self._entries[failed.id].error
         failure = _failure(error) or failure_of(JobError("nobody knows why"))
         text = f"{failed.id} could not be undone: {failure.summary()}"
-        notices = alerts(run, NoticeKind.UNDO_FAILED, failed.id, text)
-        await run.write(notices=notices)
         choices = ["retry", "skip", "abandon_undo"]
         wait = encode([{"kind": "undo", "id": failed.id, "choices": choices}])
         run.stop(NeedsAttention(failure_of(JobError(text)), wait, alerted=True))
@@ -667,8 +665,9 @@ class UndoChild(Operation[None]):
             await self._end(_S.SUCCEEDED, _NOTHING)
 
     async def _fail(self, text: str) -> None:
-        self.entry = replace(self.entry, error=failure_of(JobError(text)).pack())
-        await self._end(_S.FAILED, None)
+        failure = failure_of(JobError(text))
+        self.entry = replace(self.entry, error=failure.pack())
+        await self._end(_S.FAILED, None, undo_alerts(self.run, self.entry.id, failure))
 
     async def _ask(self) -> None:
         run, reason = self.run, f"its parent {self.run.job.id} is undone"
@@ -684,10 +683,12 @@ class UndoChild(Operation[None]):
         run.node.poke()
         self.wait()
 
-    async def _end(self, state: StepState, output: bytes | None) -> None:
+    async def _end(
+        self, state: StepState, output: bytes | None, notices: tuple[Notice, ...] = ()
+    ) -> None:
         self.ended(state)
         self.entry = replace(self.entry, state=state, output=output, ended_at=self.run.now())
-        await self.run.write(self.entry)
+        await self.run.write(self.entry, notices=notices)
         self.finish(None)
 
     def describe(self) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from perdure.store.statements import Row, Session
 
 _KEEP_WORKER_NOTICES = 30 * 86400.0
 
+_UNDO_FAILED = NoticeKind.UNDO_FAILED
+
 _read = msgspec.json.Decoder(Notice).decode
 
 
@@ -69,15 +71,20 @@ def close_alerts(
         job_id: The job.
         how: ACKNOWLEDGED or RESOLVED; each is told once for an alert.
         text: Why.
-        only: The one alert that it is about, by `alert_key`; otherwise all that end with the job.
+        only: The one alert that it is about, by `alert_key`; otherwise all that end with the job,
+            without those about undos that failed, as long as there is one that did.
     """
     told = [_notice(each) for each in session.all("alerts_of", id=job_id)]
+    kinds = OF_JOB
+    if how is NoticeKind.RESOLVED and any(each.kind is _UNDO_FAILED for each in told):
+        # What could not be undone stands, also after the end of the job.
+        kinds = OF_JOB if session.one("failed_undo", id=job_id) is None else OF_JOB - {_UNDO_FAILED}
     unclosed = [
         each
         for each in told
         if each.alert
         and each.kind not in CLOSING
-        and (each.alert == only if only is not None else each.kind in OF_JOB)
+        and (each.alert == only if only is not None else each.kind in kinds)
     ]
     if unclosed:
         put_notices(session, [closing(each, how, text) for each in unclosed])
