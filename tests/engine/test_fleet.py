@@ -63,6 +63,16 @@ async def test_a_job_that_no_worker_knows_waits_and_is_run_when_one_does(app: Ap
     await newer.app.close()
 
 
+@durable
+async def test_who_is_told_which_version_workers_know_is_told_which_one_is_needed(app: App) -> None:
+    older, newer = Code(app.url, version="1"), Code(app.url, version="2")
+    async with newer.app.running():
+        handle = await older.app.submit(older.work())
+        assert handle.unserved == "no worker knows work version 1, only version 2"
+    for code in (older, newer):
+        await code.app.close()
+
+
 def _anything(app: App) -> Any:
     @app.job
     async def anything(ctx: JobContext) -> None: ...

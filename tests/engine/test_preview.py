@@ -3,6 +3,7 @@
 import pytest
 
 from perdure.app import App
+from perdure.base.retry import Retry
 from perdure.client import Client
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
@@ -80,6 +81,7 @@ async def test_what_was_told_is_what_is_then_undone(app: App) -> None:
         handle = await app.submit(app.jobs["order"]())
         await handle.until(JobState.WAITING)
         before = await app.insight.undo(handle.id)
+        assert (before.begun, before.ended) == (False, False)
         await handle.cancel()
         await handle.wait("10s")
         await handle.compensate("all back")
@@ -88,6 +90,48 @@ async def test_what_was_told_is_what_is_then_undone(app: App) -> None:
         assert after.begun
         assert [each.id for each in after.items] == [each.id for each in before.items]
         assert {each.state for each in after.items} == {StepState.SUCCEEDED}
+
+
+@durable
+async def test_an_undo_that_has_ended_says_so_and_does_not_count_its_own_effects_as_left(
+    app: App,
+) -> None:
+    broken = True
+
+    @app.step
+    async def pay(ctx: StepContext) -> None:
+        await ctx.effect("payment", _answer, target="card 1")
+
+    @pay.compensate(retry=Retry(attempts=1))
+    async def refund(ctx: StepContext, output: None) -> None:
+        await ctx.effect("refund", _answer, target="card 1")
+        if broken:
+            raise ValueError("no luck")
+
+    @app.job(on_undo_failure="continue")
+    async def order(ctx: JobContext) -> None:
+        await pay()
+        raise ValueError("no stock")
+
+    _ = refund
+    async with app.running():
+        handle = await app.submit(order())
+        await handle.wait("10s")
+        row, told = await app.insight.row(handle.id), await app.insight.undo(handle.id)
+        assert (row.state, row.undone, row.failed_undos) == (JobState.FAILED, True, 1)
+        assert [each.state for each in told.items] == [StepState.FAILED]
+        assert (told.begun, told.ended) == (True, True)
+        # The payment itself succeeded, and its undo failed.
+        (first, _) = await app.insight.attempts(handle.id)
+        assert (first.step, first.outcome) == ("pay#1", "succeeded")
+        broken = False
+        await handle.compensate("mended", by="kim")
+        await handle.wait("10s")
+        row, told = await app.insight.row(handle.id), await app.insight.undo(handle.id)
+        assert (row.state, row.undone, row.failed_undos) == (JobState.COMPENSATED, True, 0)
+        assert (told.begun, told.ended, told.remains) == (True, True, ())
+        reasons = [event.data for event in await handle.events() if "compensated" in event.type]
+        assert reasons == [{"reason": "ValueError: no stock"}]
 
 
 @durable

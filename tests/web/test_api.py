@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from perdure import App, JobContext
+from perdure import App, JobContext, StepContext
 from perdure.approvals import ApprovalTerms, Policy
 from perdure.errors import Permanent
 from perdure.jobs.risk import RiskLevel
@@ -121,6 +121,31 @@ async def test_commands_change_a_job_and_are_refused_where_its_state_does_not_al
         again = await api.post(f"/api/v1/jobs/{id}/pause", json={})
         assert (again.status_code, again.json()["code"]) == (409, "illegal_transition")
         assert again.headers["content-type"] == "application/problem+json"
+
+
+async def test_nobody_is_offered_to_undo_or_retry_what_was_undone(app: App) -> None:
+    @app.step
+    async def reserve(ctx: StepContext) -> None: ...
+
+    @reserve.compensate
+    async def release(ctx: StepContext, output: None) -> None: ...
+
+    @app.job(on_cancel="compensate")
+    async def order(ctx: JobContext) -> None:
+        await reserve()
+        await ctx.receive("go")
+
+    _ = release
+    async with api_of(app) as api, app.running():
+        handle = await app.submit(order())
+        await handle.until(JobState.WAITING)
+        await handle.cancel()
+        await handle.until(JobState.CANCELLED)
+        shown = (await api.get(f"/api/v1/jobs/{handle.id}")).json()
+        assert (shown["undone"], shown["allowed"]) == (True, ["fork"])
+        for action in ("retry", "compensate"):
+            asked = await api.post(f"/api/v1/jobs/{handle.id}/{action}", json={"reason": "x"})
+            assert asked.status_code == 409
 
 
 async def test_a_failed_job_says_why_and_a_retry_runs_it_again(app: App) -> None:

@@ -90,6 +90,8 @@ export interface JobRow {
   error: string | null;
   cost: Cost | null;
   effects_in_doubt: number;
+  undone: boolean;
+  failed_undos: number;
 }
 
 export interface Failure {

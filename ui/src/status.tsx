@@ -27,7 +27,7 @@ const LOOKS: Record<string, Look> = {
   IN_DOUBT: { glyph: "!", word: "in doubt", tone: "attention" },
   FAILED: { glyph: "✗", word: "failed", tone: "failed" },
   REJECTED: { glyph: "✗", word: "rejected", tone: "failed" },
-  COMPENSATION_FAILED: { glyph: "✗", word: "undo failed", tone: "failed" },
+  COMPENSATION_FAILED: { glyph: "!", word: "undo failed", tone: "attention" },
   COMPENSATING: { glyph: "↶", word: "compensating", tone: "undo" },
   COMPENSATED: { glyph: "↶", word: "compensated", tone: "undo" },
   UNDONE: { glyph: "↶", word: "undone", tone: "undo" },

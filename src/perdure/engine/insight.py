@@ -17,6 +17,7 @@ from perdure.jobs.model import Job, JobEvent, JobQuery, JournalEntry
 from perdure.jobs.preview import ForkPreview, UndoPreview, fork_preview, undo_preview
 from perdure.jobs.saga import FindStep, UndoTraits
 from perdure.jobs.series import LONGEST, MetricsPage, metrics_page
+from perdure.jobs.state import ENDED
 from perdure.jobs.timeline import StepAttempt, Timeline, attempts_of, timeline
 from perdure.store.store import Store
 
@@ -80,7 +81,7 @@ class Insight:
         journal, ledger = await self._store.journal(job_id), await self._store.effects(job_id)
         find = await self._find_step()
         planned = await UndoPlanner(self._ask, find).undos(job, journal, ledger)
-        return undo_preview(planned, journal, ledger, find)
+        return undo_preview(planned, journal, ledger, find, ended=job.state in ENDED)
 
     async def fork(self, job_id: str, before: str) -> ForkPreview:
         """Return what a fork of a job before a step would reuse, and which effects it repeats.

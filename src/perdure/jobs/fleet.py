@@ -263,7 +263,9 @@ class Fleet(Struct, frozen=True, kw_only=True):
             return f"no worker serves queue {job.queue}"
         if any(_may_claim(worker, job) for worker in serving):
             return None
-        return f"no worker{self._whose(job)} knows {_wanted(job)}{_instead(serving, job)}"
+        instead = _instead(serving, job)
+        wanted = _wanted(job, named=bool(instead))
+        return f"no worker{self._whose(job)} knows {wanted}{instead}"
 
     def _whose(self, job: Job | NewJob) -> str:
         """Say so if a worker of another queue would know the job."""
@@ -276,10 +278,11 @@ def _may_claim(worker: FleetWorker, job: Job | NewJob) -> bool:
     return known is not None and known.knows(job.name, job.version, job.plan)
 
 
-def _wanted(job: Job | NewJob) -> str:
+def _wanted(job: Job | NewJob, *, named: bool) -> str:
+    """Return what a worker must know; the first version is named only where others are."""
     if job.plan is not None:
         return f"all steps of plan {job.name}"
-    return job.name if job.version == "1" else f"{job.name} version {job.version}"
+    return f"{job.name} version {job.version}" if named or job.version != "1" else job.name
 
 
 def _instead(workers: Iterable[FleetWorker], job: Job | NewJob) -> str:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from perdure.jobs.budget import Budget
 from perdure.jobs.model import EntryKind, Job
+from perdure.jobs.saga import UNDO_LIST
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.jobs.waiting import describe_waits, is_left, waits_of
 from perdure.jobs.wording import short_failure
@@ -146,6 +147,8 @@ class JobRow(Struct, frozen=True, kw_only=True):
     error: str | None
     cost: Cost | None
     effects_in_doubt: int
+    undone: bool  # what it did is or was undone, as far as possible …
+    failed_undos: int  # … except for so much
 
 
 def job_row(facts: JobFacts, now: float) -> JobRow:
@@ -178,7 +181,18 @@ def job_row(facts: JobFacts, now: float) -> JobRow:
         error=None if job.error is None else short_failure(job.error, _LONGEST_ERROR),
         cost=None if facts.budget is None else _cost(job, facts.budget),
         effects_in_doubt=facts.effects_in_doubt,
+        undone=is_undone(facts),
+        failed_undos=job.failed_undos,
     )
+
+
+def is_undone(facts: JobFacts) -> bool:
+    """Whether an undo of the job has begun; nothing comes after its undo list in the journal."""
+    if facts.job.state in (JobState.COMPENSATING, JobState.COMPENSATED):
+        return True
+    undos = [each for each in facts.latest if each.kind is EntryKind.UNDO]
+    # An undo that found nothing to undo does not count.
+    return any(each.id != UNDO_LIST or each.state is not StepState.SKIPPED for each in undos)
 
 
 def took(job: Job, now: float) -> float | None:

@@ -66,7 +66,8 @@ class UndoPreview(Struct, frozen=True, kw_only=True):
     `plain` counts the steps that have done nothing that could be undone.
     """
 
-    begun: bool  # the list is stored, and this is how far it is
+    begun: bool  # the list is stored, and this is how far it is …
+    ended: bool  # … or was, when the job ended
     pivot: str | None  # the pivot that was passed: nothing is undone any more
     items: tuple[UndoItem, ...]
     remains: tuple[UndoRemains, ...]
@@ -78,6 +79,8 @@ def undo_preview(
     journal: Sequence[JournalEntry],
     ledger: Sequence[Effect],
     find: FindStep,
+    *,
+    ended: bool,
 ) -> UndoPreview:
     """Return what would be undone, or the list that is stored, and what would not be undone."""
     begun = is_listed(journal)
@@ -88,7 +91,14 @@ def undo_preview(
     remains = (*facts.effects_left(pivot), *_steps_left(journal, find))
     touched = {each.step for each in (*items, *remains)}
     plain = [each for each in journal if each.kind is EntryKind.STEP and each.id not in touched]
-    return UndoPreview(begun=begun, pivot=pivot, items=items, remains=remains, plain=len(plain))
+    return UndoPreview(
+        begun=begun,
+        ended=begun and ended,
+        pivot=pivot,
+        items=items,
+        remains=remains,
+        plain=len(plain),
+    )
 
 
 def stored_undos(journal: Iterable[JournalEntry]) -> tuple[Undo, ...]:
@@ -113,6 +123,7 @@ class _Facts:
         self._find = find
         self._ledger = ledger
         self._entries = {entry.id: entry for entry in journal}
+        self._undo_ids = {undo.id for undo in undos}
         self._by_no = {effect.no: effect for effect in ledger}
         self._of_effect = {undo.effect: undo for undo in undos if undo.effect is not None}
         self._of_step = {undo.step: undo for undo in undos if undo.effect is None}
@@ -154,7 +165,8 @@ class _Facts:
         """Yield the effects that happened, or may have, and that nothing undoes."""
         for effect in self._ledger:
             happened = effect.state in HAPPENED or effect.state is EffectState.BORROWED
-            if happened and self._undo_of(effect) is None:
+            by_undo = effect.place.step in self._undo_ids  # a refund, for example
+            if happened and not by_undo and self._undo_of(effect) is None:
                 why = self._why_left(effect, pivot)
                 step, what = effect.place.step, _told(effect)
                 yield UndoRemains(step=step, effect=effect.no, what=what, why=why)

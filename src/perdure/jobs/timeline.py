@@ -18,6 +18,15 @@ from perdure.jobs.model import EntryKind, Job, JobEvent, JournalEntry
 from perdure.jobs.state import ENDED, StepState
 
 AttemptOutcome: TypeAlias = Literal["succeeded", "retried", "failed", "running", "interrupted"]
+# A step that failed is in the log: any other one that is or was undone had succeeded.
+_SUCCEEDED: Final = frozenset(
+    {
+        StepState.SUCCEEDED,
+        StepState.COMPENSATING,
+        StepState.COMPENSATED,
+        StepState.COMPENSATION_FAILED,
+    }
+)
 _ENDS: Final[dict[str, AttemptOutcome]] = {"step.retried": "retried", "step.failed": "failed"}
 
 
@@ -86,7 +95,7 @@ def _latest(
 ) -> Iterable[StepAttempt]:
     """Yield the attempt of which the journal knows and the log does not."""
     works = entry.state is StepState.RUNNING
-    if entry.attempt <= last or not (works or entry.state is StepState.SUCCEEDED):
+    if entry.attempt <= last or not (works or entry.state in _SUCCEEDED):
         return
     yield from _interrupted(job, entry, range(last + 1, entry.attempt))
     runs = works and job.owner is not None and job.state not in ENDED

@@ -18,8 +18,8 @@ from perdure.jobs.budget import Amount, Budget
 from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.failure import Failure
 from perdure.jobs.gate import is_final
-from perdure.jobs.listing import JobRow
-from perdure.jobs.model import EntryKind, Job, JobEvent, JobMessage, JournalEntry
+from perdure.jobs.listing import JobFacts, JobRow, is_undone
+from perdure.jobs.model import EntryKind, JobEvent, JobMessage, JournalEntry
 from perdure.jobs.output import OutputPiece, OutputTopic
 from perdure.jobs.payload import PREVIEW, stand_in_of
 from perdure.jobs.redaction import for_people
@@ -197,12 +197,18 @@ _ACTIONS: Final[Mapping[str, tuple[Permission, frozenset[JobState]]]] = {
 }
 
 
-def allowed(job: Job, principal: Principal) -> list[str]:
+# What is of no use once a job has ended and was undone: see `_refuse_if_nothing_is_left`.
+_ONCE: Final = frozenset({"retry", "skip", "compensate"})
+
+
+def allowed(facts: JobFacts, principal: Principal) -> list[str]:
     """Return what a principal may do with a job in its state."""
+    job = facts.job
+    over = job.state in ENDED and is_undone(facts) and not job.failed_undos
     return [
         action
         for action, (permission, states) in _ACTIONS.items()
-        if job.state in states and principal.may(permission)
+        if job.state in states and principal.may(permission) and not (over and action in _ONCE)
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import App
+from perdure import App, JobContext, Retry, StepContext
 from perdure.jobs.model import JobChange, NewJob
 from perdure.jobs.state import JobState
 from perdure.web.access.principal import Role
@@ -523,3 +523,39 @@ async def test_text_of_a_job_is_never_html(app: App) -> None:
         await look_at(there, f"/jobs/{ids['fail']}")
         await expect(there.page.locator("h1")).to_contain_text("<b>1</b>")
         assert await there.page.locator("h1 b").count() == 0
+
+
+async def test_what_an_undo_has_left_and_that_a_job_is_stuck_are_told_as_such(app: App) -> None:
+    @app.step
+    async def book(ctx: StepContext) -> None: ...
+
+    @book.compensate(retry=Retry(attempts=1))
+    async def unbook(ctx: StepContext, output: None) -> None:
+        raise ValueError("the hotel is away")
+
+    @app.job(on_undo_failure="continue")
+    async def trip(ctx: JobContext) -> None:
+        await book()
+        raise ValueError("no visa")
+
+    _ = unbook
+    async with visit(app) as there:
+        async with app.running():
+            handle = await app.submit(trip())
+            await handle.wait("60s")
+        await look_at(there, f"/jobs/{handle.id}?tab=undo")
+        page = there.page
+        await expect(page.get_by_text("What it did was undone, except for 1 thing")).to_be_visible()
+        await expect(page.get_by_text("The undo has ended; 1 item could not")).to_be_visible()
+        await expect(page.get_by_role("button", name="Try again what failed")).to_be_visible()
+        await expect(page.get_by_text("what was done stays done")).to_have_count(0)
+        store = await app.store()
+        await store.submit([new_job("slow")])
+        claim = await claim_one(store)
+        await store.write(write_of(claim, stalled=True))
+        await look_at(there, "/jobs?q=state:stuck")
+        row = page.get_by_role("row", name=re.compile("stuck"))
+        await expect(row).to_have_count(1)
+        await look_at(there, "/charts")
+        await expect(page.get_by_role("link", name="1", exact=True)).to_be_visible()
+    assert there.wrong == []

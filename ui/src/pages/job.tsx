@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { type Effect, type Entry, type Failure, type JobDetail, type JobEvent, type JobRow, get, may, type Page, part, type Problem, type Spans } from "../api";
-import { count, duration, now, relative, shortId, took, usd } from "../format";
+import { count, duration, now, plural, relative, shortId, took, usd } from "../format";
 import { useKeys } from "../keys";
 import { useCalm, useLive, useRead } from "../live";
 import { Ago, announce, Copy, Empty, Labels, Loading, Menu, Meter, Tabs, Trouble, useTitle } from "../parts/basics";
@@ -266,16 +266,26 @@ function whatNext(job: JobRow): preact.ComponentChildren {
     case "stuck":
       return <>{job.current ? <span class="mono">{job.current.id}</span> : "It"} makes no progress. It is not started a second time by itself: cancel the job if it hangs.</>;
     case "failed":
+      if (job.undone) return afterUndo(job);
       return <>It does not continue by itself. A retry continues at the step that failed; what was done stays done.</>;
     case "needs_attention":
       return <>It is parked until a person acts.</>;
     case "paused":
       return <>It is paused until a person resumes it.</>;
+    case "cancelled":
+    case "compensated":
+      return job.undone ? afterUndo(job) : null;
     case "compensating":
       return <>It is undoing what it did, the latest first.</>;
     default:
       return null;
   }
+}
+
+/** What an undo has left. */
+function afterUndo(job: JobRow): preact.ComponentChildren {
+  if (job.failed_undos > 0) return <>What it did was undone, except for {plural(job.failed_undos, "thing")}: the tab Undo shows which. An undo that failed can be tried again.</>;
+  return <>What it did was undone, as far as its steps say how. To run it again, submit it again.</>;
 }
 
 function Facts({ job }: { job: JobDetail }) {

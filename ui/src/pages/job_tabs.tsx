@@ -259,10 +259,16 @@ interface UndoItem {
 
 interface UndoPreview {
   begun: boolean;
+  ended: boolean;
   pivot: string | null;
   items: UndoItem[];
   remains: { step: string; what: string; why: string }[];
   plain: number;
+}
+
+function ended(plan: UndoPreview): string {
+  const left = plan.items.filter((item) => item.left_undone || item.state === "FAILED").length;
+  return left > 0 ? `The undo has ended; ${plural(left, "item")} could not be undone.` : "The undo has ended: everything here is undone.";
 }
 
 export function Undo({ job, stamp, act }: { job: JobDetail; stamp: string; act: (action: string) => void }) {
@@ -273,13 +279,13 @@ export function Undo({ job, stamp, act }: { job: JobDetail; stamp: string; act: 
   if (read.problem) return <Trouble problem={read.problem} again={read.again} />;
   const plan = read.data;
   if (!plan) return <Loading rows={3} />;
-  const says = plan.pivot ? `Nothing is undone any more: ${plan.pivot} was the point of no return.` : plan.begun ? "The undo has begun; this is how far it is." : plan.items.length === 0 ? "Nothing would be undone now." : "What would be undone now, in this order.";
+  const says = plan.pivot ? `Nothing is undone any more: ${plan.pivot} was the point of no return.` : plan.ended ? ended(plan) : plan.begun ? "The undo has begun; this is how far it is." : plan.items.length === 0 ? "Nothing would be undone now." : "What would be undone now, in this order.";
   return (
     <div class="undo">
       <div class="toolbar">
         <p class="says">{says}</p>
         <span class="spring" />
-        {job.allowed.includes("compensate") && plan.items.length > 0 && <button class="button danger" onClick={() => act("compensate")}>Undo it…</button>}
+        {job.allowed.includes("compensate") && plan.items.length > 0 && <button class="button danger" onClick={() => act("compensate")}>{plan.begun ? "Try again what failed…" : "Undo it…"}</button>}
       </div>
       {plan.items.length > 0 && (
         <ol class="card undo-list" aria-label="What is undone">
@@ -299,7 +305,7 @@ export function Undo({ job, stamp, act }: { job: JobDetail; stamp: string; act: 
       )}
       {plan.remains.length > 0 && (
         <>
-          <h3>Would stay</h3>
+          <h3>{plan.ended ? "Stays" : "Would stay"}</h3>
           <ul class="card undo-list">
             {plan.remains.map((item, index) => <li key={index}><span /><span class="tone-off" aria-hidden="true">–</span><span class="mono">{item.step}</span><bdi class="clip">{item.what}</bdi><span class="muted clip" title={item.why}>{item.why}</span></li>)}
           </ul>

@@ -377,7 +377,7 @@ async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields])
     if run.node.policy.alerts and change.state in ENDED:
         fields["closes_alerts"] = True
     error = _error_text(verdict)
-    data = {} if error is None else {"error": error}
+    data = _undo_reason(verdict) if error is None else {"error": error}
     event = JobEvent(type=f"job.{change.state.lower()}", data=data, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained | ReplayInOrder)
     fields["job"] = change
@@ -423,6 +423,16 @@ def _released(verdict: RunVerdict) -> JobChange:
             return JobChange(state=undoes, error=error, at_once=True, release=True)
         case _:  # at once: drained, elsewhere; or to be replayed in order
             return JobChange(state=JobState.WAITING, at_once=True, release=True)
+
+
+def _undo_reason(verdict: RunVerdict) -> dict[str, str]:
+    """Return what the log of the job says about why it is undone."""
+    if not isinstance(verdict, UndoNeeded | UndoEnded):
+        return {}
+    if verdict.error:
+        return {"reason": Failure.unpack(verdict.error).summary()}
+    asked = isinstance(verdict, UndoEnded) and verdict.state is JobState.COMPENSATED
+    return {"reason": "somebody asked for it" if asked else "it was cancelled"}
 
 
 def _error_text(verdict: RunVerdict) -> str | None:

@@ -179,7 +179,7 @@ async def detail(request: ApiRequest, job_id: str) -> JobDetail:
         topics=[topic_view(each) for each in whole.topics],
         budget=budget_view(whole.facts.budget),
         unserved=whole.unserved,
-        allowed=allowed(job, request.principal),
+        allowed=allowed(whole.facts, request.principal),
     )
 
 
