@@ -11,7 +11,7 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (
         ["submit", APP, "welcom"],
         2,
-        "the app has: ask, confirm, fetch, order, pay, reach, ship, tell, transfer, welcome",
+        "the app has: ask, confirm, fetch, order, pay, payout, reach, ship, tell, transfer, welc",
     ),
     (["submit", APP], 2, "or pass a plan with --plan file.json"),
     (["submit", APP, "welcome"], 2, "`name` is missing"),

@@ -158,3 +158,16 @@ def test_a_doubt_is_listed_shown_with_its_job_and_resolved(cli: CommandLine) -> 
         assert cli.run("effects", "resolve", job, 1, "--did-not").exit_code == 5
     assert cli.run("effects", "list").stdout == "No effect is in doubt.\n"
     assert cli.json("effects", "list", "--job", job)[0]["proof"] == "kim"
+
+
+def test_an_account_is_revealed_on_the_command_line_and_its_job_says_to_whom(
+    cli: CommandLine,
+) -> None:
+    job = cli.submit("payout", iban="DE02120300000000202051")
+    with cli.worker():
+        (question,) = pending(cli)
+        assert question["arguments"]["iban"].startswith("[removed: …2051, fp ")
+        shown = cli.run("approvals", "reveal", question["id"], "--by", "ann")
+        assert shown.stdout == '{"iban":"DE02120300000000202051","pin":"[removed]"}\n'
+        log = cli.json("jobs", "show", job)["events"]
+    assert [each["actor"] for each in log if each["type"] == "approval.revealed"] == ["ann"]

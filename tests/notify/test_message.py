@@ -118,8 +118,21 @@ def test_edited_arguments_are_shown_first_with_what_they_were_and_by_whom() -> N
     many = {f"a{n}": n for n in range(50)}
     before = msgspec.json.encode({**many, "a49": 0})
     edits = (replace(EDITED.edits[0], before=before),)
-    last = approval_message(replace(EDITED, shown=msgspec.json.encode(many), edits=edits))
+    now = msgspec.json.encode(many)
+    action = replace(EDITED.action, input=now)
+    last = approval_message(replace(EDITED, action=action, shown=now, edits=edits))
     assert last.arguments[0] == ('"a49"', "49 (was: 0)")
+
+
+def test_an_edit_of_a_secret_is_seen_although_both_values_are_removed() -> None:
+    edits = (replace(EDITED.edits[0], before=b'{"password":"a","pin":"1"}'),)
+    now = b'{"password":"b","pin":"1"}'
+    action = replace(EDITED.action, input=now)
+    message = approval_message(replace(EDITED, action=action, shown=now, edits=edits))
+    assert message.arguments == (
+        ('"password"', '"[removed]" (was: "[removed]")'),
+        ('"pin"', '"[removed]"'),
+    )
 
 
 def test_an_argument_cannot_pretend_to_have_been_edited() -> None:

@@ -120,6 +120,12 @@ async def ship(ctx: JobContext) -> str:
 
 
 @app.job
+async def payout(ctx: JobContext, iban: str) -> str:
+    yes = await ctx.approve("Pay out?", details={"iban": iban, "pin": "1234"})
+    return yes.by[0]
+
+
+@app.job
 async def confirm(ctx: JobContext, title: str) -> str:
     yes = await ctx.approve(title, details={title: title, "long": "x" * 5000})
     return yes.by[0]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.table import Table
 
-from perdure.base.codec import parse
+from perdure.base.codec import parse, write_plain
 from perdure.base.errors import Unstorable
 from perdure.cli.output import (
     Code,
@@ -51,7 +51,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(help="List and answer what jobs ask people.", no_args_is_help=True)
     group.command("list")(list_approvals)
-    for command in (show, approve, reject, delegate):
+    for command in (show, reveal, approve, reject, delegate):
         group.command()(command)
     app.add_typer(group, name="approvals")
 
@@ -120,6 +120,27 @@ def _print(found: Approval, *, full: bool) -> None:
 async def _show(app: Caller, approval: str) -> Approval:
     async with app:
         return await find(app, approval)
+
+
+def reveal(
+    approval: IdArgument,
+    *,
+    by: ByOption = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show the account numbers in the arguments; that you saw them is in the log of the job."""
+    who = by or getpass.getuser()
+    found = perform(_revealed, find_caller(app, url, shows_locked=False), approval, who)
+    if not give_one(found, output):
+        show_lines(write_plain(found["arguments"]).decode())
+
+
+async def _revealed(app: Caller, approval: str, who: str) -> dict[str, Any]:
+    async with app:
+        found = await find(app, approval)
+        return {"id": found.id, "arguments": await app.reveal(found, by=who)}
 
 
 def approve(  # noqa: PLR0913 - the options of a command

@@ -45,7 +45,7 @@ from perdure.jobs.bundle import read_bundle
 from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.fleet import FleetWorker, QueueCounts
 from perdure.jobs.model import Command, Job, JobQuery, NewJob
-from perdure.jobs.redaction import refuse_markers
+from perdure.jobs.redaction import refuse_markers, revealed
 from perdure.jobs.text_limits import check_given
 from perdure.jobs.worker_command import LONGEST_PATIENCE, WorkerAction, WorkerCommand
 from perdure.store.open import open_store
@@ -445,6 +445,23 @@ class Caller:
         check_given(to=to, reason=reason)
         id = approval.id if isinstance(approval, Approval) else approval
         return await delegate(self.verbs, self.policy.people, id, by, to, reason)
+
+    async def reveal(self, approval: Approval, *, by: str) -> Any:
+        """Return the arguments of an approval with the numbers of accounts and cards.
+
+        Passwords, tokens and keys are not in it. Who saw them is kept in the log of the job.
+
+        Args:
+            approval: The approval.
+            by: Who looks.
+        """
+        check_given(by=by)
+        await self.verbs.reveal(approval.id, approval.tenant, by)
+        match revealed(approval.action.input):
+            case [str(), details, *_]:  # a question of the code, and what it is about
+                return details
+            case found:
+                return found
 
 
 def _action(name: str) -> WorkerAction:

@@ -147,6 +147,7 @@ class Edit(Struct, frozen=True, kw_only=True):
     at: float
     before: bytes
     raised: bool = False  # whether it raised the risk
+    shown: bytes = b""  # what people saw before; empty if it was stored by an earlier version
 
 
 class Approval(Struct, frozen=True, kw_only=True):
@@ -162,7 +163,7 @@ class Approval(Struct, frozen=True, kw_only=True):
         description: What the step does, as its author describes it.
         written_by_program: The title and what is shown come from a program, such as a language
             model, and not from the code of the job.
-        shown: The arguments as people see them, as JSON by name.
+        shown: The arguments as people see them, as JSON by name: the store takes secrets out.
         edits: Who edited the arguments, in order.
         risk: How dangerous the action is.
         reasons: Why it is so dangerous.
@@ -314,8 +315,8 @@ def _edit(approval: Approval, by: Person, edited: Edited, now: float) -> tuple[A
     starts anew. After a higher risk, the editor's own vote does not count either.
     """
     raised = edited.risk > approval.risk
-    edit = Edit(person=by.id, at=now, before=approval.action.input, raised=raised)
     old = approval.action
+    edit = Edit(person=by.id, at=now, before=old.input, raised=raised, shown=approval.shown)
     new = replace(
         approval,
         action=replace(old, input=edited.input, revision=old.revision + 1),

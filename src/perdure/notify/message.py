@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from perdure.base.codec import read_plain
 from perdure.base.visible import LONGEST_SHOWN, visible
-from perdure.jobs.approval import Approval, ApprovalState
+from perdure.jobs.approval import Approval, ApprovalState, Edit
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.jobs.redaction import field_for_people, for_people
+from perdure.jobs.redaction import for_people
 
 LONGEST_TITLE: Final = 140
 LONGEST_VALUE: Final = LONGEST_SHOWN
@@ -115,18 +115,30 @@ _ALERTS: Final[Mapping[str, str]] = {
 
 def before_edits(approval: Approval) -> Any:
     """Return the arguments that the job asked about, if somebody has edited them since."""
-    return for_people(approval.edits[0].before) if approval.edits else None
+    return shown_before(approval.edits[0]) if approval.edits else None
+
+
+def shown_before(edit: Edit) -> Any:
+    """Return what people saw of the arguments before an edit."""
+    return for_people(edit.shown or edit.before)
 
 
 def _arguments(approval: Approval, *, full: bool) -> tuple[tuple[str, str], ...]:
-    fields = _fields(read_plain(approval.shown))
-    edits = approval.edits
-    old = _fields(read_plain(edits[0].before)) if edits else fields
+    fields = _fields(for_people(approval.shown))
+    old = _fields(before_edits(approval)) if approval.edits else fields
+    edited = _edited_names(approval)
     # Edited arguments come first, so that they are not the ones that are cut.
-    names = sorted({**fields, **old}, key=lambda name: _same(name, fields, old))
+    names = sorted({**fields, **old}, key=lambda name: name not in edited)
     shorter = names[: None if full else MOST_FIELDS]
     longest = None if full else LONGEST_ARGUMENT_NAME
-    lines = [(_quoted(name, longest), _edited(name, fields, old, full=full)) for name in shorter]
+    lines = [
+        (
+            _quoted(name, longest),
+            _argument(name, fields, full=full)
+            + (f" (was: {_argument(name, old, full=full)})" if name in edited else ""),
+        )
+        for name in shorter
+    ]
     if left := len(names) - len(shorter):
         lines.append(("…", f"and{_MORE}{left} arguments more)"))
     return tuple(lines)
@@ -136,20 +148,23 @@ def _fields(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {"value": value}
 
 
-def _same(name: str, fields: dict[str, Any], old: dict[str, Any]) -> bool:
-    return name in fields and name in old and fields[name] == old[name]
-
-
-def _edited(name: str, fields: dict[str, Any], old: dict[str, Any], *, full: bool) -> str:
-    """Return an argument, and what it was before somebody edited it."""
-    new = _argument(name, fields, full=full)
-    return new if _same(name, fields, old) else f"{new} (was: {_argument(name, old, full=full)})"
+def _edited_names(approval: Approval) -> set[str]:
+    """Return which arguments were edited, also if people see the same of both."""
+    if not approval.edits:
+        return set()
+    new = _fields(read_plain(approval.action.input))
+    old = _fields(read_plain(approval.edits[0].before))
+    return {
+        name
+        for name in {**new, **old}
+        if not (name in new and name in old and new[name] == old[name])
+    }
 
 
 def _argument(name: str, fields: dict[str, Any], *, full: bool) -> str:
     if name not in fields:
         return "nothing"
-    return _value(field_for_people(name, fields[name]), full=full)
+    return _value(fields[name], full=full)
 
 
 def _value(value: Any, *, full: bool) -> str:

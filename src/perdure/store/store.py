@@ -336,6 +336,7 @@ class Store:
     approvals = reads(verbs.approval.approvals)
     vote = changes(verbs.command.vote, announces=True)
     delegate = changes(verbs.approval.delegate)
+    reveal = changes(verbs.approval.reveal)
     keep_link = changes(verbs.approval.keep_link)
     link = reads(verbs.approval.link)
     take_notices = changes(verbs.outbox.take_notices)

@@ -25,6 +25,7 @@ from perdure.jobs.payload import PREVIEW, stand_in_of
 from perdure.jobs.redaction import for_people
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import ENDED, LIVE, JobState, StepState
+from perdure.notify.message import shown_before
 from perdure.web.access.principal import Permission, Principal
 
 V = TypeVar("V", bound=Struct)
@@ -445,10 +446,10 @@ def _may_decide(refusal: Refusal | None) -> MayDecide:
 
 
 def _edits(approval: Approval) -> list[EditView]:
-    inputs = [*(each.before for each in approval.edits), approval.action.input]
+    seen = [*map(shown_before, approval.edits), for_people(approval.shown)]
     return [
-        view_of(EditView, edit, before=for_people(edit.before), after=for_people(after))
-        for edit, after in zip(approval.edits, inputs[1:], strict=True)
+        view_of(EditView, edit, before=before, after=after)
+        for edit, before, after in zip(approval.edits, seen, seen[1:], strict=False)
     ]
 
 

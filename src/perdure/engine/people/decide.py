@@ -154,11 +154,10 @@ def _judged(policy: Policy, packed: bytes, judgement: Judgement) -> Edited:
 
 
 def _limits(approval: Approval, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits that a person grants; those that they do not name are as requested."""
+    """Return the limits that a person grants instead of the requested ones."""
     what = "the limits of a budget"
-    wanted = msgspec.json.decode(approval.action.input, type=dict[str, float])
     try:
-        limits = msgspec.convert({**wanted, **arguments}, BudgetLimits)
+        limits = msgspec.convert(dict(arguments), BudgetLimits)
     except msgspec.ValidationError as error:
         raise ArgumentError(what, [str(error)]) from None
     given = {name: each for name, each in msgspec.to_builtins(limits).items() if each is not None}

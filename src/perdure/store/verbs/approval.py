@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.base.codec import digest
+from perdure.base.codec import digest, read_plain, write_plain
 from perdure.jobs.approval import (
     Approval,
     ApprovalLink,
@@ -32,9 +32,11 @@ from perdure.jobs.approval import (
 )
 from perdure.jobs.effect import is_of_step
 from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.jobs.redaction import Fingerprints, for_people
 from perdure.store.statements import Session
 from perdure.store.verbs.outbox import channels_asked, put_notices
 from perdure.store.verbs.requester import makers_of
+from perdure.store.verbs.schedule import fingerprint_key
 
 read_approval = msgspec.json.Decoder(Approval).decode
 _read_names = msgspec.json.Decoder(frozenset[str]).decode
@@ -45,7 +47,7 @@ _NOT_FOUND = Refusal("not found", "there is no such approval")
 
 def ask(session: Session, approvals: Iterable[Approval]) -> None:
     """Insert approvals; one that exists already is not asked for again."""
-    asked = [_with_makers(session, each) for each in approvals]
+    asked = [_as_shown(session, _with_makers(session, each)) for each in approvals]
     session.many("insert_approval", [_row(_as_latest(session, each)) for each in asked])
 
 
@@ -64,6 +66,16 @@ def _as_latest(session: Session, approval: Approval) -> Approval:
 def _with_makers(session: Session, approval: Approval) -> Approval:
     found = makers_of(session, approval.requester, approval.tenant)
     return replace(approval, makers=frozenset(found))
+
+
+def _as_shown(session: Session, approval: Approval) -> Approval:
+    """Return an approval whose `shown` is what people see: no secrets, accounts as fingerprints.
+
+    The fingerprints are made here, once for all channels, because the store has their key.
+    """
+    marks = Fingerprints(fingerprint_key(session), approval.tenant)
+    plain, seen = read_plain(approval.shown), for_people(approval.shown, marks)
+    return approval if seen == plain else replace(approval, shown=write_plain(seen))
 
 
 def _read(data: str, requesters: str | None) -> Approval:
@@ -128,6 +140,8 @@ def vote(
         why = {"approval": old.id, "channel": vote.channel, "why": result.text}
         _audit(session, old, "approval.refused", vote.person.id, why)
         return result
+    if result.action != old.action:
+        result = _as_shown(session, result)
     _audit_vote(session, old, result, vote)
     _change(session, old, result)
     if link is not None:
@@ -165,6 +179,16 @@ def delegate(session: Session, approval_id: str, delegation: Delegation) -> Appr
     _change(session, old, result)
     _tell(session, result, NoticeKind.DELEGATED, to=to)
     return result
+
+
+def reveal(session: Session, approval_id: str, tenant: str, person: str) -> bool:
+    """Record that a person sees the account numbers of an approval; False: there is none."""
+    found = approval(session, approval_id)
+    if found is None or found.tenant != tenant:
+        return False
+    told = {"approval": approval_id, "hash": found.action.hash}
+    _audit(session, found, "approval.revealed", person, told)
+    return True
 
 
 def audit_attempt(session: Session, approval_id: str, channel: str, why: str) -> None:

@@ -235,6 +235,10 @@ def _delegate(given: Mapping[str, Any], result: Any) -> Noted:
     return Noted("approvals.delegate", given["approval_id"], data, asked.by.tenant)
 
 
+def _reveal(given: Mapping[str, Any], found: bool) -> Noted | None:  # noqa: FBT001  the result
+    return Noted("approvals.reveal", given["approval_id"], {}, given["tenant"]) if found else None
+
+
 def _put_schedule(given: Mapping[str, Any], _: Any) -> Noted:
     schedule: Schedule = given["schedule"]
     data = {"cron": schedule.cron, "timezone": schedule.timezone, "job": schedule.job.name}
@@ -314,6 +318,7 @@ _NOTED: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Noted | None]]] = 
     "send": _send,
     "vote": _vote,
     "delegate": _delegate,
+    "reveal": _reveal,
     "put_schedule": _put_schedule,
     "delete_schedule": _delete_schedule,
     "pause_schedule": _pause_schedule,

@@ -48,6 +48,7 @@ class Permission(StrEnum):
     APPROVALS_EDIT = (
         "approvals.edit"  # approve with other arguments; needed beside APPROVALS_DECIDE
     )
+    APPROVALS_REVEAL = "approvals.reveal"  # see account numbers whole; each time is audited
     EFFECTS_READ = "effects.read"
     EFFECTS_RESOLVE = "effects.resolve"
     WORKERS_READ = "workers.read"
@@ -105,6 +106,7 @@ GRANTED: Final[Mapping[Role, frozenset[Permission]]] = MappingProxyType(
                 Permission.APPROVALS_READ,
                 Permission.APPROVALS_DECIDE,
                 Permission.APPROVALS_EDIT,
+                Permission.APPROVALS_REVEAL,
             }
         ),
         Role.ADMIN: _OPERATE
@@ -138,8 +140,10 @@ def has_the_store(id: str) -> bool:
     return id == LOCAL or id.endswith(COMMAND_LINE)
 
 
-# Only people decide, whatever the roles of a service account say.
-PEOPLE_ONLY: Final = frozenset({Permission.APPROVALS_DECIDE, Permission.APPROVALS_EDIT})
+# Only people decide, and see what they decide about, whatever a service account's roles say.
+PEOPLE_ONLY: Final = frozenset(
+    {Permission.APPROVALS_DECIDE, Permission.APPROVALS_EDIT, Permission.APPROVALS_REVEAL}
+)
 
 # Workers, their processes and queues serve all tenants: a principal of one never commands them.
 FLEET_ONLY: Final = frozenset(

@@ -389,13 +389,26 @@ class TenantHandle:
         by = self.person(approval.tenant)
         return await self._caller.delegate(approval.id, to=to, by=by, reason=reason)
 
+    async def reveal(self, approval_id: str) -> Any:
+        """Return the arguments of an approval with account numbers; that they were seen is audited.
+
+        Raises:
+            AccessDenied: The principal may not see them.
+            UnknownName: There is no such approval.
+        """
+        self._need(Permission.APPROVALS_REVEAL)
+        approval = await self.approval(approval_id)
+        return await self._caller.reveal(approval, by=self._actor)
+
     async def _need_sign_in(self, approval: Approval) -> None:
         if approval.risk < RiskLevel.HIGH:
             return
         signed_in = self.principal.signed_in_at
         if signed_in is None or await self.now() - signed_in > self._recent:
             text = (
-                f"a decision about {approval.risk.name} risk needs a recent sign-in: sign in again"
+                f"a decision about {approval.risk.name} risk needs a recent sign-in: sign in to "
+                "the dashboard again, as you did before; if that was by a link, which works once, "
+                "`perdure tokens sign-in` prints a new one"
             )
             raise AccessDenied("reauthenticate", text)
 

@@ -10,6 +10,7 @@ from perdure.base.errors import RequestRefused
 from perdure.jobs.approval import Approval, ApprovalState, VoteVerdict
 from perdure.jobs.argument_change import ArgumentChange, ArgumentEdit
 from perdure.web.access.principal import Permission
+from perdure.web.api.workers import NoBody
 from perdure.web.paging import checked_limit, cursor_of, newest_place
 from perdure.web.request import Answer, ApiRequest, Page, Paged, Route
 from perdure.web.views import ApprovalView, approval_view
@@ -60,6 +61,12 @@ class DelegationBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     to: str
     reason: str = ""
+
+
+class Revealed(Struct, frozen=True, kw_only=True):
+    """The arguments with the numbers of accounts and cards; passwords and keys stay removed."""
+
+    arguments: Any
 
 
 async def list_approvals(request: ApiRequest) -> Answer:
@@ -118,6 +125,12 @@ async def decide(request: ApiRequest) -> Answer:
     return await _answer(request, found)
 
 
+async def reveal(request: ApiRequest) -> Answer:
+    """Show the numbers of accounts and cards in the arguments of an approval."""
+    arguments = await request.store.reveal(request.path["id"])
+    return Answer(Revealed(arguments=arguments))
+
+
 async def delegate(request: ApiRequest) -> Answer:
     """Let somebody else decide."""
     body: DelegationBody = request.body
@@ -162,6 +175,17 @@ ROUTES: Final = (
         request=DecisionBody,
         response=ApprovalView,
         tag="approvals",
+    ),
+    Route(
+        method="POST",
+        path=f"{_PATH}/{{id}}/reveal",
+        handler=reveal,
+        permission=Permission.APPROVALS_REVEAL,
+        request=NoBody,
+        summary="Show the account numbers in the arguments of an approval; audited",
+        response=Revealed,
+        tag="approvals",
+        shown_once=True,
     ),
     Route(
         method="POST",
