@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure import App
+from tests.support.browser_like import signed_in, web_of
 from tests.support.cli import CommandLine
 
 
@@ -45,6 +46,29 @@ def test_a_new_token_is_alone_on_standard_output(cli: CommandLine) -> None:
     told = cli.run("tokens", "create", "me", "--role", "admin", "--person", "ann")
     assert told.stdout.strip().startswith("pdr_")
     assert len(told.stdout.split()) == 1
+
+
+@pytest.mark.parametrize("role", ["approver", "viewer"])
+def test_who_makes_a_token_for_a_program_is_told_that_nobody_signs_in_with_it(
+    cli: CommandLine, role: str
+) -> None:
+    of_a_program = cli.run("tokens", "create", "me", "--role", role)
+    assert "nobody signs in or decides with it" in of_a_program.stderr
+    assert "--person ID" in of_a_program.stderr
+    of_a_person = cli.run("tokens", "create", "me", "--role", role, "--person", "ann")
+    assert "--person" not in of_a_person.stderr
+
+
+def test_a_link_that_signs_in_is_alone_on_standard_output_and_works_once(cli: CommandLine) -> None:
+    told = cli.run("tokens", "sign-in", "--page", "https://jobs.test/")
+    (link,) = told.stdout.split()
+    assert link.startswith("https://jobs.test/login#link=")
+
+    async def used() -> list[int]:
+        async with web_of(App(cli.url)) as web:
+            return [(await signed_in(web, token=link)).status_code for _ in range(2)]
+
+    assert asyncio.run(used()) == [303, 403]
 
 
 def test_what_a_token_cannot_be_is_refused_in_a_sentence(cli: CommandLine) -> None:

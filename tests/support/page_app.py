@@ -28,6 +28,7 @@ def page_app(url: str) -> App:
     _money_jobs(app)
     _doubtful_job(app)
     _other_jobs(app)
+    _transfer_job(app)
     _family_job(app)
     return app
 
@@ -154,6 +155,18 @@ def _other_jobs(app: App) -> None:
         return await copy_rows()
 
     _ = offer, research, copy
+
+
+def _transfer_job(app: App) -> None:
+    @app.step(risk="medium", approval="required")
+    async def send_money(iban: str, usd: int, rows: list[dict[str, str]]) -> str:
+        return f"{usd} to {iban}, {rows[0]['token']}"
+
+    @app.job
+    async def transfer(iban: str, usd: int, rows: list[dict[str, str]]) -> str:
+        return await send_money(iban, usd, rows)
+
+    _ = transfer
 
 
 def _family_job(app: App) -> None:

@@ -25,6 +25,7 @@ from perdure.cli.target import AppOption, UrlOption, find_caller
 from perdure.engine.caller import Caller
 from perdure.web.access.audit_trail import audited_verbs
 from perdure.web.access.principal import COMMAND_LINE, Permission, Principal, Role
+from perdure.web.access.sessions import link_path, local_operator, new_sign_in_link
 from perdure.web.access.tokens import (
     MadeToken,
     NewToken,
@@ -34,13 +35,20 @@ from perdure.web.access.tokens import (
     revoke_token,
 )
 
+_OF_A_PROGRAM = (
+    "It is for a program: nobody signs in or decides with it. For a person, pass --person ID."
+)
+
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="Create, list and revoke tokens of the API.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Create, list and revoke tokens of the API; sign in and out.", no_args_is_help=True
+    )
     group.command()(create)
     group.command("list")(list_tokens)
     group.command()(revoke)
+    group.command("sign-in")(sign_in)
     group.command("sign-out")(sign_out)
     app.add_typer(group, name="tokens")
 
@@ -88,6 +96,8 @@ def create(  # noqa: PLR0913  an option is a parameter
     made = perform(_create, find_caller(app, url), asked, tenant)
     if output is Format.TABLE:
         say("Keep it now: only its hash is stored.", err=True)
+        if not person:
+            say(_OF_A_PROGRAM, err=True)
         pour(f"{made.secret}\n")
     else:
         give_one({**msgspec.to_builtins(made.token), "secret": made.secret}, output)
@@ -146,6 +156,29 @@ def revoke(
     """Revoke a token, and end the sessions that began with it."""
     perform(_revoke, find_caller(app, url), token)
     say(f"Token {token} is revoked.")
+
+
+def sign_in(
+    *,
+    page: Annotated[
+        str, typer.Option(help="Where the dashboard is: http://127.0.0.1:8000, say.")
+    ] = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Print a link that signs you in to the dashboard, once and within 15 minutes.
+
+    You may do everything there, as whoever has the store. Open it in the browser, or paste it where
+    the dashboard asks for a token: also in the middle of a decision that needs a recent sign-in.
+    """
+    path = perform(_sign_in, find_caller(app, url))
+    say("Works once, within 15 minutes: open it, or paste it into the sign-in page.", err=True)
+    pour(f"{page.rstrip('/')}{path}\n")
+
+
+async def _sign_in(caller: Caller) -> str:
+    async with caller:
+        return link_path(await new_sign_in_link(caller.verbs, local_operator()))
 
 
 def sign_out(

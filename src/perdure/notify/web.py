@@ -324,9 +324,11 @@ class LinkPages:
         if approval.risk <= self._code_suffices:
             return person
         if session is None:
-            return Refusal(
-                "not allowed", f"sign in first: the risk of this action is {approval.risk}"
+            text = (
+                f"sign in first: the risk of this action is {approval.risk}. Sign in to the "
+                "dashboard in this browser, and open the link of the mail again"
             )
+            return Refusal("not allowed", text)
         if (session.tenant, session.id) != (person.tenant, person.id):
             return Refusal("not allowed", "this link is for somebody else")
         return person

@@ -23,6 +23,7 @@ from perdure.web.access.principal import Principal
 from perdure.web.access.sessions import (
     cookie_name,
     delete_cookie,
+    link_in,
     set_cookie,
     sign_in,
     sign_out,
@@ -96,13 +97,15 @@ _PAGE: Final = """\
 """
 _AGAIN: Final = (
     "<p>What you want to do needs a recent sign-in. You then continue where you were.</p>"
+    "<p id=how>Sign in as you did before. A link works once: if you came by one, "
+    "<code>perdure tokens sign-in</code> prints a new one.</p>"
 )
 _HOW: Final = (
-    "<p id=how>With a token of yours, which <code>perdure tokens create</code> makes, or with the "
-    "link that <code>perdure serve</code> and <code>dev</code> print.</p>"
+    "<p id=how>With a token of yours, which <code>perdure tokens create NAME --role ROLE --person "
+    "YOU</code> makes, or with a link, which <code>perdure tokens sign-in</code> prints.</p>"
 )
 _ASK: Final = """\
-<div id="ask"><label for="token">Your token</label>
+<div id="ask"><label for="token">Your token, or a link</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required
  autofocus></div>"""
 # Also when a link is pasted into the page that is already there: then nothing is loaded.
@@ -174,7 +177,8 @@ async def _sign_in(access: Access, request: Request, read: _Form) -> Response:
     form = await read()
     person, token_id = await _person(access, form)
     if person is None:
-        await access.note_failed_sign_in(request, "link" if "link" in form else "token")
+        by_link = "link" in form or link_in(form.get("token", ""))
+        await access.note_failed_sign_in(request, "link" if by_link else "token")
         return login_page(request, _WRONG, 403)
     person = with_address(person, request)
     name, secret = await sign_in(access.store, request, person, access.settings, token_id)
@@ -186,9 +190,10 @@ async def _sign_in(access: Access, request: Request, read: _Form) -> Response:
 
 async def _person(access: Access, form: Mapping[str, str]) -> tuple[Principal | None, str | None]:
     """Return who has proved who they are, and the token by which they did."""
-    if link := form.get("link"):
+    given = form.get("token", "").strip()
+    if link := form.get("link") or link_in(given):
         return await use_sign_in_link(access.store, link), None
-    found = await access.by_token(form.get("token", "").strip())
+    found = await access.by_token(given)
     return found, None if found is None else found.credential.removeprefix("token ")
 
 

@@ -1,14 +1,24 @@
-"""How sessions of browsers end: idle beside an open stream, and everywhere at once."""
+"""How sessions of browsers begin, and end: idle beside a stream, and everywhere at once."""
 
 import httpx
 import pytest
 
+import perdure
 from perdure import App
 from perdure.web import stream
 from perdure.web.access.audit_trail import verify_audit
 from perdure.web.access.gate import Access
 from perdure.web.access.principal import Role
-from tests.support.browser_like import bearer, csrf_of, from_page, signed_in, token_of, web_of
+from perdure.web.access.sessions import link_path, local_operator, new_sign_in_link
+from tests.support.browser_like import (
+    SITE,
+    bearer,
+    csrf_of,
+    from_page,
+    signed_in,
+    token_of,
+    web_of,
+)
 from tests.support.live_server import following, served
 from tests.support.store import sql
 from tests.support.tenants import tenant_app
@@ -149,3 +159,37 @@ async def test_streams_end_with_a_sign_out(
             else:
                 assert (await client.post("/logout", headers=csrf)).status_code == 303
             assert await frames.next("bye") == {"code": "signed_out"}
+
+
+async def test_a_decision_that_needs_a_recent_sign_in_says_how_to_get_one_and_takes_a_link(
+    app: App, url: str
+) -> None:
+    async with web_of(app) as web, app.running():
+        await app.submit(app.jobs["business"](text="x"), tenant="acme", user="kim")
+        while not (found := await app.approvals()):
+            await perdure.process.sleep("5ms")
+        body = {"verdict": "approve", "action_hash": found[0].action.hash}
+        path = f"/api/v1/approvals/{found[0].id}/decide"
+        for status in (403, 200):
+            link = link_path(await new_sign_in_link(app.verbs, local_operator()))
+            assert (await signed_in(web, token=f" {SITE}{link} ")).status_code == 303
+            if status == 403:
+                sql(url, "UPDATE session SET created_at = created_at - 3600")
+            headers = from_page(web, await csrf_of(web))
+            answer = await web.post(path, json=body, headers=headers)
+            assert answer.status_code == status, answer.text
+            if status == 403:
+                assert answer.json()["code"] == "reauthenticate"
+                assert "`perdure tokens sign-in` prints a new one" in answer.json()["detail"]
+        again = await web.get("/login?again=1")
+        assert "perdure tokens sign-in" in again.text
+
+
+async def test_who_signs_in_with_the_token_of_a_program_is_told_what_a_person_needs(
+    app: App,
+) -> None:
+    async with web_of(app) as web:
+        _, secret = await token_of(app, Role.APPROVER)
+        refused = await signed_in(web, token=secret)
+        assert refused.status_code == 403
+        assert "perdure tokens create NAME --role ROLE --person ID" in refused.text

@@ -1,6 +1,7 @@
 """The dashboard in a real browser."""
 
 import asyncio
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -139,6 +140,42 @@ async def test_an_approval_in_the_inbox_lets_the_job_go_on(app: App) -> None:
         await there.page.get_by_text("Approved: the job continues").wait_for()
         assert await handle.result() == "sent by ann"
         await expect(there.page.get_by_text("Nothing to decide")).to_be_visible()
+    assert there.wrong == []
+
+
+async def test_an_edit_and_a_fork_leave_what_is_not_shown_as_it_is_stored(app: App) -> None:
+    iban, rows = "DE02120300000000202051", [{"name": "a", "token": "t-1"}]
+    async with app.running(), visit(app) as there:
+        page, dialog = there.page, there.page.get_by_role("dialog")
+        handle = await app.submit(app.jobs["transfer"](iban, 1400, rows), user="kim")
+        await handle.until(JobState.WAITING)
+        await look_at(there, "/inbox")
+        await page.get_by_role("heading", name="send_money of job transfer").wait_for()
+        assert iban not in await page.content()
+        await page.get_by_role("button", name="Show the whole number").click()
+        await expect(page.locator(".will")).to_contain_text(iban)
+        await page.get_by_role("button", name="Hide it").click()
+        await expect(page.locator(".will")).to_contain_text("[removed: …2051, fp ")
+        await page.keyboard.press("e")
+        field = dialog.get_by_label("Arguments, as JSON")
+        shown = await field.input_value()
+        await field.fill(shown.replace("1400", "1399").replace('"a"', '"[removed: …2051]"'))
+        await expect(dialog.get_by_role("alert")).to_contain_text("rows.0.name")
+        await expect(dialog.get_by_role("button", name="Approve as edited")).to_be_disabled()
+        await field.fill(shown.replace("1400", "1399").replace('"a"', '"b"'))
+        await expect(dialog.get_by_label("Differences")).to_contain_text('"usd": 1399')
+        await dialog.get_by_role("button", name="Approve as edited").click()
+        await page.get_by_text("Approved: the job continues").wait_for()
+        assert await handle.result() == f"1399 to {iban}, t-1"
+        await look_at(there, f"/jobs/{handle.id}")
+        await page.get_by_role("button", name="Fork").first.click()
+        field = dialog.get_by_label("Arguments, if others are wanted")
+        await field.fill((await field.input_value()).replace("1400", "1398"))
+        await dialog.get_by_role("button", name="Fork it").click()
+        await page.get_by_text("Forked into a new job").wait_for()
+        fork = next(each for each in await app.find_jobs() if each.forked_from == handle.id)
+        given = {"iban": iban, "usd": 1398, "rows": rows}
+        assert json.loads(fork.input) == given
     assert there.wrong == []
 
 

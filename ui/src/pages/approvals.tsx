@@ -1,11 +1,12 @@
 // Approvals: what exactly will be done if I say yes?
 import { useEffect, useState } from "preact/hooks";
 
-import { type Approval, type Json, may, newKey, type Page, part, post, Problem, signIn } from "../api";
+import { type Approval, type Json, may, newKey, type Page, part, post, Problem, session, signIn } from "../api";
 import { duration, now, plural, shortId } from "../format";
 import { useKeys } from "../keys";
 import { useRead } from "../live";
 import { Ago, announce, Ask, Choice, Empty, Loading, PageHead, Risk, toast, Trouble, useTitle } from "../parts/basics";
+import { changesOf, hasAccount, hasMarker, misplaced } from "../parts/changes";
 import { Diff } from "../parts/diff";
 import { pretty } from "../parts/payload";
 import { go, Link, query, setQuery } from "../router";
@@ -98,8 +99,34 @@ async def offer(ctx: JobContext, usd: int) -> str:
 /** A name without the mark of what an agent calls. */
 export const plainName = (text: string): string => text.replace(/^call:(?:tool:|approve:|chat:)?/, "");
 
-function callText(approval: Approval): string {
-  const given = approval.action.arguments;
+/** What will run; account numbers are shown whole on request, and each time is audited. */
+function Call({ approval, look = "" }: { approval: Approval; look?: string }) {
+  const [seen, setSeen] = useState<{ hash: string; arguments: Json } | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const { hash, arguments: given } = approval.action;
+  const open = seen?.hash === hash;
+  const reveal = async () => {
+    setProblem(null);
+    try {
+      setSeen({ hash, ...(await post<{ arguments: Json }>(`approvals/${part(approval.id)}/reveal`, {})) });
+    } catch (error) {
+      setProblem(error instanceof Problem ? error : new Problem(0, "", String(error)));
+    }
+  };
+  return (
+    <>
+      <pre class={look} tabIndex={0}><bdi>{callText(approval, open ? seen.arguments : given)}</bdi></pre>
+      {hasAccount(given) && may("approvals.reveal") && (
+        <p class="small muted">
+          {open ? <>The audit log says that you have seen it. <button type="button" class="text-button" onClick={() => setSeen(null)}>Hide it</button></> : <button type="button" class="button small" onClick={reveal}>Show the whole number</button>}
+        </p>
+      )}
+      {problem && <Trouble problem={problem} />}
+    </>
+  );
+}
+
+function callText(approval: Approval, given: Json = approval.action.arguments): string {
   const name = plainName(approval.action.step.replace(/[#?$].*$/, ""));
   if (name === "approve") return pretty(given);
   if (given === null || typeof given !== "object") return `${name}(${given === null ? "" : JSON.stringify(given)})`;
@@ -140,7 +167,7 @@ function Card({ approval, active, focus, ask, picked, pick }: CardProps) {
         {approval.escalated && <> · escalated</>}
       </p>
       {approval.description && <p><bdi>{approval.description}</bdi></p>}
-      <div class="will"><span class="muted">{approval.action.step.startsWith("approve#") ? "What you say yes to" : "What will run"}</span><pre tabIndex={0}><bdi>{callText(approval)}</bdi></pre></div>
+      <div class="will"><span class="muted">{approval.action.step.startsWith("approve#") ? "What you say yes to" : "What will run"}</span><Call approval={approval} /></div>
       {approval.reasons.length > 0 && <p class="small muted">Why it is asked: {approval.reasons.join("; ")}</p>}
       {approval.edits.map((edit, index) => (
         <div key={index} class="edit">
@@ -189,6 +216,8 @@ function Decide({ what, approval, close, done, stale }: DecideProps) {
   } catch {
     edited = undefined;
   }
+  const changes = edited === undefined ? [] : changesOf(approval.action.arguments, edited);
+  const wrong = misplaced(changes);
   const run = async (reason: string) => {
     try {
       if (what === "delegate") {
@@ -196,7 +225,7 @@ function Decide({ what, approval, close, done, stale }: DecideProps) {
         toast(`Delegated to ${to.trim()}`);
       } else {
         const verdict = what === "reject" ? "reject" : "approve";
-        const answer = await post<Approval>(`approvals/${part(approval.id)}/decide`, { verdict, action_hash: approval.action.hash, reason, ...(what === "edit" ? { arguments: edited } : {}) });
+        const answer = await post<Approval>(`approvals/${part(approval.id)}/decide`, { verdict, action_hash: approval.action.hash, reason, ...(what === "edit" ? { changes } : {}) });
         toast(outcome(answer, verdict));
       }
     } catch (error) {
@@ -220,21 +249,36 @@ function Decide({ what, approval, close, done, stale }: DecideProps) {
     delegate: ["Delegate", "Delegate"],
   };
   const [title, verb] = titles[what];
-  const unchanged = what === "edit" && text === original;
+  const unchanged = what === "edit" && changes.length === 0;
   return (
-    <Ask title={`${title}: ${approval.title}`} verb={verb} danger={what === "reject"} needsReason={what === "reject"} disabled={(what === "edit" && (edited === undefined || unchanged)) || (what === "delegate" && !to.trim())} run={run} close={close}>
-      {what === "approve" && <><p>Exactly this runs, once{approval.needed > 1 ? `, when ${approval.needed} people have said yes` : ""}:</p><pre class="will-run" tabIndex={0}>{callText(approval)}</pre></>}
+    <Ask title={`${title}: ${approval.title}`} verb={verb} danger={what === "reject"} needsReason={what === "reject"} disabled={(what === "edit" && (edited === undefined || unchanged || wrong !== "")) || (what === "delegate" && !to.trim())} run={run} close={close}>
+      {what === "approve" && <><p>Exactly this runs, once{approval.needed > 1 ? `, when ${approval.needed} people have said yes` : ""}:</p><Call approval={approval} look="will-run" /></>}
       {what === "reject" && <p>The step does not run. Its job is told so, with your reason.</p>}
       {what === "delegate" && <><p>Somebody else decides instead of you, and is told so. You may then no longer decide.</p><div class="field"><label for="delegate-to">To whom</label><input id="delegate-to" value={to} onInput={(event) => setTo(event.currentTarget.value)} /></div></>}
       {what === "edit" && (
         <>
           <p>Other arguments are another action: votes so far do not count for it, and a higher risk is asked about again.</p>
           <div class="field"><label for="edit-arguments">Arguments, as JSON</label><textarea id="edit-arguments" class="mono" rows={8} spellcheck={false} value={text} aria-invalid={edited === undefined} onInput={(event) => setText(event.currentTarget.value)} /></div>
-          {edited === undefined ? <p class="tone-failed small">This is not JSON yet.</p> : !unchanged && <Diff before={original} after={pretty(edited)} />}
+          {edited === undefined ? <p class="tone-failed small">This is not JSON yet.</p> : wrong ? <p class="tone-failed small" role="alert">{wrong}</p> : !unchanged && <Diff before={original} after={pretty(edited)} names={["as asked", "what will run"]} />}
+          {hasMarker(approval.action.arguments) && <p class="small muted">What is <code>[removed]</code> here is stored: it runs as it is, unless you write another value.</p>}
         </>
       )}
-      {approval.needs_recent_sign_in && what !== "delegate" && <p class="small muted">A decision about {approval.risk} needs a sign-in within the last 15 minutes.</p>}
+      {approval.needs_recent_sign_in && what !== "delegate" && <SignedIn risk={approval.risk} />}
     </Ask>
+  );
+}
+
+const RECENT = 900; // seconds, unless the server says otherwise
+
+/** Says before the button is pressed that it leads to a sign-in, and how to get through it. */
+function SignedIn({ risk }: { risk: string }) {
+  const at = session.value?.principal.signed_in_at ?? null;
+  if (at !== null && now.value - at < RECENT) return <p class="small muted">A decision about {risk} needs a sign-in within the last 15 minutes.</p>;
+  return (
+    <p class="small">
+      A decision about {risk} needs a sign-in within the last 15 minutes{at !== null && <>, and yours was {duration(now.value - at)} ago</>}: you are asked to sign in, and then return here.
+      Sign in as you did before. If that was by a link, which works once, <code>perdure tokens sign-in</code> prints a new one.
+    </p>
   );
 }
 

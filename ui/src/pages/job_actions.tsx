@@ -3,6 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { type Entry, get, type JobDetail, type Json, may, part, post, Problem } from "../api";
 import { Ask, toast, Trouble } from "../parts/basics";
+import { changesOf, hasMarker, misplaced } from "../parts/changes";
 import { Diff } from "../parts/diff";
 import { pretty } from "../parts/payload";
 import { go } from "../router";
@@ -145,11 +146,12 @@ function ForkDialog({ job, step, entries, close }: Props) {
     });
     return () => mine.abort();
   }, [before]);
-  const other = edited.text !== original;
+  const changes = edited.value === undefined ? [] : changesOf(argumentsOf(job.input), edited.value);
+  const wrong = misplaced(changes);
   return (
-    <Ask title={`Fork ${job.name}`} verb="Fork it" wide disabled={!before || !!preview?.refused || (other && edited.value === undefined)} close={close}
+    <Ask title={`Fork ${job.name}`} verb="Fork it" wide disabled={!before || !!preview?.refused || edited.value === undefined || wrong !== ""} close={close}
       run={async (reason) => {
-        const copy = await post<JobDetail>(`jobs/${part(job.id)}/fork`, { before, reason, ...(other ? { arguments: edited.value } : {}) });
+        const copy = await post<JobDetail>(`jobs/${part(job.id)}/fork`, { before, reason, ...(changes.length > 0 ? { changes } : {}) });
         toast("Forked into a new job");
         go(`/jobs/${copy.id}`);
       }}>
@@ -158,7 +160,9 @@ function ForkDialog({ job, step, entries, close }: Props) {
       {problem && <Trouble problem={problem} />}
       {preview && <ForkPlan preview={preview} />}
       {editable && <JsonField label="Arguments, if others are wanted" text={edited.text} change={(text, value) => setEdited({ text, value })} />}
-      {other && <Diff before={original} after={edited.text} names={["this job", "the fork"]} />}
+      {wrong && <p class="tone-failed small" role="alert">{wrong}</p>}
+      {changes.length > 0 && !wrong && <Diff before={original} after={pretty(edited.value)} names={["this job", "the fork"]} />}
+      {editable && hasMarker(job.input) && <p class="small muted">What is <code>[removed]</code> here is stored: the fork gets it as it is, unless you write another value.</p>}
     </Ask>
   );
 }

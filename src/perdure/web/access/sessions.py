@@ -163,7 +163,11 @@ async def sign_in(
 def _check_person(principal: Principal) -> None:
     check_somebody(principal)
     if principal.kind != "person":
-        raise AccessDenied("forbidden", "a program does not sign in: it sends its token")
+        text = (
+            "this token is that of a program, which does not sign in but sends it; to sign in, "
+            "a person needs one of their own: perdure tokens create NAME --role ROLE --person ID"
+        )
+        raise AccessDenied("forbidden", text)
 
 
 async def sign_out(store: Store, session: OpenSession) -> None:
@@ -198,9 +202,17 @@ async def new_sign_in_link(store: Store, person: Principal, lifetime: float = LI
     return secret
 
 
+_LINK: Final = "/login#link="
+
+
 def link_path(secret: str) -> str:
     """Return the path of a link: its secret is behind the #, which no browser sends."""
-    return f"/login#link={secret}"
+    return f"{_LINK}{secret}"
+
+
+def link_in(text: str) -> str:
+    """Return the secret of a link that somebody pasted, with or without the host; else nothing."""
+    return text.partition(_LINK)[2].strip()
 
 
 async def use_sign_in_link(store: Store, secret: str) -> Principal | None:
