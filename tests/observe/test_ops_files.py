@@ -1,6 +1,7 @@
 """The files that are shipped for operations: they parse, and name only what exists."""
 
 import configparser
+import itertools
 import json
 import re
 import shutil
@@ -98,6 +99,22 @@ def test_the_thresholds_are_those_of_the_seven_measures() -> None:
     for name in ("PerdureJobStuck", "PerdureCompensationFailed"):  # at once
         assert by_name[name]["expr"].endswith("> 0")
         assert "for" not in by_name[name]
+
+
+def test_one_slow_job_of_hours_is_enough_for_its_alert() -> None:
+    by_name = {rule.get("alert") or rule["record"]: rule["expr"] for rule in rules()}
+    of_a_day = by_name["PerdureJobSlow"].partition(") or (")[2]
+    assert "p95_day > 2 * perdure:job_duration_seconds:p95_day_usual" in of_a_day
+    assert "count" not in of_a_day
+    for name in ("p95", "p95_day"):  # an hour or a day without an end must not become NaN
+        assert by_name[f"perdure:job_duration_seconds:{name}"].rstrip().endswith(") > 0")
+
+
+def test_twice_as_long_is_another_bucket_from_a_quarter_of_an_hour_to_two_days() -> None:
+    (found,) = [each for each in COUNTED if each.name == "perdure_job_duration_seconds"]
+    long = [each for each in found.buckets if each >= 900]
+    assert long[-1] == 2 * 86400
+    assert all(later <= 2 * each for each, later in itertools.pairwise(long))
 
 
 def test_the_dashboard_chooses_its_data_source_and_has_a_row_for_each_audience() -> None:

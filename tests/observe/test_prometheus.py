@@ -69,8 +69,15 @@ async def test_jobs_and_steps_are_counted_while_they_run(app: App) -> None:
     async def doomed(ctx: JobContext) -> None:
         await fail()
 
-    metrics = Metrics()
+    metrics, before = Metrics(), list[float | None]()
+
+    @app.job
+    async def first(ctx: JobContext) -> None:
+        seen = await shown(metrics)
+        before.append(seen.of("perdure_job_duration_seconds_count", name="first"))
+
     with metrics.listening():
+        await app.run(first())
         await app.run(crawl())
         with pytest.raises(Exception, match="never"):
             await app.run(doomed())
@@ -79,7 +86,8 @@ async def test_jobs_and_steps_are_counted_while_they_run(app: App) -> None:
     assert seen.of("perdure_jobs_total", name="crawl", outcome="completed") == 1
     assert seen.of("perdure_jobs_total", name="doomed", outcome="failed") == 1
     assert seen.of("perdure_job_duration_seconds_count", name="crawl") == 1
-    assert seen.of("perdure_job_queued_seconds_count", queue="default") == 2
+    assert before == [0]  # an increase needs the zero before it
+    assert seen.of("perdure_job_queued_seconds_count", queue="default") == 3
     assert seen.of("perdure_step_attempts_total", step="fetch", outcome="failed") == 1
     assert seen.of("perdure_step_attempts_total", step="fetch", outcome="succeeded") == 1
     assert seen.of("perdure_step_attempts_needed_sum", step="fetch") == 2

@@ -51,7 +51,9 @@ _handlers = count(1)  # each `Metrics` listens under an id of its own
 
 # What is counted
 
-_WORK: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400)
+_HOURS: Final = tuple(3600 * hours for hours in (0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 36, 48))
+# From a quarter of an hour on, twice as long is never the same bucket.
+_WORK: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, *_HOURS)
 _STEP: Final = (0.005, 0.025, 0.1, 0.5, 1, 5, 15, 60, 300, 1800, 7200)
 _WAIT: Final = (1, 10, 60, 300, 900, 3600, 4 * 3600, 86400, 3 * 86400, 7 * 86400)
 _QUICK: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
@@ -129,6 +131,7 @@ class _Rule(NamedTuple):
     value: str = ""
     fixed: Mapping[str, str] = {}
     when: Callable[[Values], bool] = lambda _: True
+    opens: bool = False  # it only shows the zero, which the first value is compared with
 
 
 def _is_new(facts: Values) -> bool:
@@ -152,6 +155,8 @@ _RULES: Final = (
     _Rule(events.JOB_UNSERVED, "perdure_jobs_unserved_total"),
     _Rule(events.JOB_CLAIM, "perdure_job_claims_total"),
     _Rule(events.JOB_CLAIM, "perdure_job_queued_seconds", "age", when=_is_first),
+    # A long job may be the only one of its name that ends before the next restart.
+    _Rule(events.JOB_CLAIM, "perdure_job_duration_seconds", opens=True),
     _Rule(events.JOB_END, "perdure_jobs_total"),
     _Rule(events.JOB_END, "perdure_job_duration_seconds", "worked"),
     _Rule(events.JOB_END, "perdure_job_age_seconds", "age"),
@@ -276,6 +281,8 @@ class Metrics:
         declared, metric = _DECLARED[rule.metric], self._metrics[rule.metric]
         values = [self._value(name, rule, facts) for name in declared.labels]
         child = metric.labels(*values) if values else metric
+        if rule.opens:
+            return
         (child.observe if declared.buckets else child.inc)(amount)
 
     def _value(self, label: str, rule: _Rule, facts: Values) -> str:
