@@ -652,3 +652,69 @@ async def test_a_yes_to_a_job_that_was_cancelled_when_it_was_about_to_be_parked_
     assert (job.state, job.request) == (JobState.WAITING, "cancel")
     async with app.running():
         assert await handle.wait("20s") is JobState.CANCELLED
+
+
+# A migration with a poison row
+
+
+class Migration:
+    """A job that migrates rows one by one in one step; `poison` cannot be migrated."""
+
+    def __init__(self, app: App, on_error: Any = "fail") -> None:
+        self.rows: list[int] = []
+        self.poison = {7}
+
+        @app.step(retry=ONCE)
+        async def migrate(ctx: StepContext, count: int) -> int:
+            async for row in ctx.items(range(count), on_error=on_error):
+                if row in self.poison:
+                    raise ValueError(f"row {row} is poison")
+                self.rows.append(row)
+            return count
+
+        @migrate.compensate
+        async def roll_back(ctx: StepContext, count: int, output: int | None) -> None:
+            self.rows.clear()
+
+        @app.job(on_failure="park")
+        async def migration(ctx: JobContext, count: int) -> int:
+            return await migrate(count)
+
+        self.job = migration
+
+
+@durable
+async def test_a_poison_row_undoes_no_good_row_and_mended_code_does_none_of_them_twice(
+    app: App,
+) -> None:
+    rows = Migration(app)
+    async with app.running():
+        handle = await parked(app, rows.job(20))
+        assert rows.rows == list(range(7))
+        rows.poison = set()
+        await handle.resume("mended", by="kim")
+        assert await handle.result("20s") == 20
+    assert rows.rows == list(range(20))
+
+
+@durable
+async def test_only_the_rows_in_quarantine_are_done_when_a_person_retries(app: App) -> None:
+    rows = Migration(app, "quarantine")
+    good = [row for row in range(20) if row != 7]
+    async with app.running():
+        handle = await parked(app, rows.job(20))
+        assert rows.rows == good
+        rows.poison = set()
+        await handle.retry(by="kim")
+        assert await handle.result("20s") == 20
+    assert rows.rows == [*good, 7]
+
+
+@durable
+async def test_a_person_leaves_the_rows_in_quarantine_out(app: App) -> None:
+    rows = Migration(app, "quarantine")
+    async with app.running():
+        handle = await parked(app, rows.job(20))
+        await handle.skip("migrate#1", "row 7 is not needed", output=19, by="kim")
+        assert await handle.result("20s") == 19
+    assert rows.rows == [row for row in range(20) if row != 7]

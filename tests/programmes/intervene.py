@@ -3,11 +3,11 @@
 `python -m tests.programmes.intervene --jobs 2000 [--store sqlite|postgres|both] [--seed N]`
 
 Real workers run jobs of every primitive: payments, sagas, families, questions, budgets, waits,
-races of `ctx.first`, branches, continuations, items, output, transactions and rates. Meanwhile
-jobs are cancelled, paused, retried, forked, skipped and undone, alone and by many, or their time
-is up. Workers are killed, stopped and asked to leave, and replaced by others with older and newer
-code; keys come, change and go; commits are held up, answers of the database are lost, it does not
-answer at all for seconds, and its clock is set.
+races of `ctx.first`, branches, continuations, items, output, transactions, rates, and failures that
+wait for people. Meanwhile jobs are cancelled, paused, retried, forked, skipped and undone, alone
+and by many, or their time is up. Workers are killed, stopped and asked to leave, and replaced by
+others with older and newer code; keys come, change and go; commits are held up, answers of the
+database are lost, it does not answer at all for seconds, and its clock is set.
 In the end people settle all that waits for them. Then nothing in the store may break a rule,
 the log of the receiver, which knows nothing of jobs, must say what the ledger says, and what each
 job has seen must be what it was given. The exit code is 0 only if nothing was found.
@@ -86,7 +86,7 @@ _ROTATIONS: Final = 20  # until nothing is left under another key, at most
 # What is searched. Those of the first group are jobs, the others what happens to them.
 JOBS: Final = (
     *("payments", "first", "scope", "continue", "items", "emit", "transactions", "rates"),
-    *("deploys", "key_ttl"),
+    *("deploys", "key_ttl", "failures"),
 )
 SUBJECTS: Final = frozenset(
     {*JOBS, "commands", "bulk", "kills", "slow", "outages", "keys", "clocks"}
@@ -259,6 +259,11 @@ class Campaign:
             "rates": {"paced": (1, (manner,))},
             "deploys": {"deployed": (3, (manner,))},
             "key_ttl": {"forgets": (1, (count,))},
+            "failures": {
+                "parks": (2, (count, manner)),
+                "offers_undo": (2, (count, manner)),
+                "relies": (1, (count, manner, self.chance.random() < 0.5)),
+            },
         }
 
     def _race(self) -> int:

@@ -16,7 +16,7 @@ from perdure.jobs.output import DEFAULT_TOPIC, OutputPiece
 from perdure.jobs.state import ENDED, JobState
 from perdure.store.store import Store
 from tests.programmes.intervene_crew import RATE
-from tests.programmes.intervene_primitives import BUG, PACED, mail
+from tests.programmes.intervene_primitives import BUG, KEEPING, MENDABLE, PACED, mail
 from tests.support.store import sql
 
 _UNDONE: Final = frozenset({JobState.COMPENSATED, JobState.FAILED, JobState.CANCELLED})
@@ -31,6 +31,8 @@ _ALLOWED: Final = (
     "ApprovalRejected",  # somebody would not let it be undone
     BUG,
 )
+# The same for jobs that are parked by their failures.
+_MENDED: Final = (MENDABLE, "failed after", "did not end before its deadline")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Seen:
 
 def findings(seen: Seen) -> Iterator[str]:
     """Say what does not fit, in one job."""
-    checks = (parked, undone_by_a_bug, patched, received, collected, emitted)
+    checks = (parked, kept, undone_by_a_bug, patched, received, collected, emitted)
     for check in checks:
         for wrong in check(seen):
             yield f"job {seen.job.id} ({seen.job.name}): {wrong}"
@@ -70,9 +72,18 @@ def findings(seen: Seen) -> Iterator[str]:
 def parked(seen: Seen) -> Iterator[str]:
     """See that nothing parks a job but what the programme has done."""
     errors = (str(each.data.get("error")) for each in seen.events if each.type == _PARKED)
+    allowed = (*_ALLOWED, *_MENDED) if seen.job.name in KEEPING else _ALLOWED
     for error in dict.fromkeys(errors):
-        if not any(each in error for each in _ALLOWED):
+        if not any(each in error for each in allowed):
             yield f"parked: {error[:300]}"
+
+
+def kept(seen: Seen) -> Iterator[str]:
+    """See that a failure alone has undone nothing of a job that waits for people."""
+    if seen.job.name in KEEPING and seen.job.state in _UNDONE:
+        said = {each.type for each in seen.events}
+        if not said & {"compensate.asked", "compensate_child.asked", "cancel.asked"}:
+            yield f"nobody has asked for it, and it is {seen.job.state}"
 
 
 def undone_by_a_bug(seen: Seen) -> Iterator[str]:

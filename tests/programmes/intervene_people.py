@@ -11,6 +11,7 @@ from perdure.base.errors import ArgumentError, JobError
 from perdure.jobs.approval import Approval
 from perdure.jobs.failure import Failure
 from perdure.jobs.model import Job, JobQuery
+from perdure.jobs.on_failure import UNDO_QUESTION
 from perdure.jobs.state import JobState
 from tests.programmes.intervene_jobs import APPROVERS, OPERATOR
 from tests.programmes.intervene_primitives import mail
@@ -51,7 +52,8 @@ class People:
         said = {decision.person for decision in asked.decisions}
         left = [name for name in APPROVERS if name not in said] or list(APPROVERS)
         by = self._chance.choice(left)
-        if not eager and self._chance.random() < 0.1:
+        doubts = 0.5 if asked.step == UNDO_QUESTION else 0.1
+        if not eager and self._chance.random() < doubts:
             await self.app.decide(asked, "reject", by=by)
             self.did["reject"] += 1
         elif not eager and asked.step.startswith("charge_if") and self._chance.random() < 0.3:

@@ -6,6 +6,7 @@ receiver and the users' database know of the same job.
 
 import asyncio
 import json
+import random
 import sqlite3
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,8 @@ RACES: Final = ("steps", "sleep", "thought")
 PACED: Final = "paced"  # a queue with a rate
 KEY_TTL: Final = 1.0  # seconds for which `forgets` believes that the receiver knows a key
 BUG: Final = "a bug of this deploy"
+MENDABLE: Final = "a person could mend this"
+KEEPING: Final = ("parks", "offers_undo")  # jobs that only a person may undo
 
 _OPTIONS: Final[dict[str, Any]] = {"on_cancel": "compensate", "on_outage": "fail"}
 
@@ -60,6 +63,7 @@ def add_newer_jobs(app: App, steps: Steps, shop: str, code: Code) -> None:
     _paced(app, steps)
     _deployed(app, steps, code)
     _forgetful(app, steps)
+    _failures(app, steps)
 
 
 # Messages
@@ -276,6 +280,42 @@ def _transactions(app: App, steps: Steps, shop: str) -> None:
         if fails:
             await steps.stumble(5)
         return booked
+
+
+# Failures that a person could mend
+
+
+def _failures(app: App, steps: Steps) -> None:
+    @app.step(retry=perdure.Retry(attempts=1))
+    async def heal(ctx: StepContext, number: int) -> int:
+        """Fail now and then, also when it is tried again: as code that is mended step by step."""
+        if random.random() < 0.3:
+            raise perdure.errors.Permanent(MENDABLE)
+        return number
+
+    async def pay_and_heal(count: int, manner: str) -> list[int]:
+        healed = list[int]()
+        for number in range(count):
+            await steps.charge(1, manner)
+            await steps.charge_and_compensate(1, manner, number)
+            healed.append(await heal(number))
+        return healed
+
+    @app.job(**_OPTIONS, on_failure="park")
+    async def parks(ctx: JobContext, count: int, manner: str) -> list[int]:
+        return await pay_and_heal(count, manner)
+
+    @app.job(**_OPTIONS, on_failure="ask")
+    async def offers_undo(ctx: JobContext, count: int, manner: str) -> list[int]:
+        return await pay_and_heal(count, manner)
+
+    @app.job(**_OPTIONS)
+    async def relies(ctx: JobContext, count: int, manner: str, asks: bool) -> list[int]:
+        """Wait for a child that waits for people."""
+        await steps.charge(1, manner)
+        healed = await (offers_undo if asks else parks)(count, manner)
+        await steps.note("healed")
+        return healed
 
 
 # Rates, deploys, keys that receivers forget

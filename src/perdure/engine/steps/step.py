@@ -418,6 +418,9 @@ class StepOperation(Operation[R]):
             limits=self.run.node.limits,
         )
         judged = self._judged_item(failure)
+        if judged is not None and judged[0] is ItemVerdict.FAIL:
+            self._keep_position(judged[1])
+            judged = None
         skips = judged is not None and judged[0] is ItemVerdict.CONTINUE
         gives_up = judged is None and isinstance(verdict, GiveUp)
         if (skips or gives_up) and (left := await self._undecided()) is not None:
@@ -488,11 +491,20 @@ class StepOperation(Operation[R]):
         return raised or failed
 
     def _judged_item(self, failure: Failure) -> tuple[ItemVerdict, bytes] | None:
-        """Return how the step continues after the item at which it failed; None: it does not."""
+        """Return what follows the item at which the step failed, and where it continues."""
         judged = None if self.progress is None else self.progress.judge_item(failure)
         if judged is None and self.live is not None:
             judged = self.live.item_verdict
-        return None if judged is None or judged[0] is ItemVerdict.FAIL else judged
+        return judged
+
+    def _keep_position(self, checkpoint: bytes) -> None:
+        """Let the next attempt begin with the item at which this one has failed.
+
+        The items before it are done, also those since the last checkpoint: whoever mends the code
+        must not do them twice.
+        """
+        number = self.entry.checkpoint_no + 1
+        self.entry = replace(self.entry, checkpoint=checkpoint, checkpoint_no=number)
 
     async def _after_item(self, judged: tuple[ItemVerdict, bytes], failure: Failure) -> None:
         """Continue without the item at which the step failed, or try it once more."""
