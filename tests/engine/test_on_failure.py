@@ -22,6 +22,7 @@ from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.plan import Plan
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState, StepState
+from perdure.notify.message import approval_message
 from tests.engine.test_alert import alerts
 from tests.engine.test_approval import Loud
 from tests.support.approvals import ASKED
@@ -519,6 +520,11 @@ async def test_people_are_asked_once_and_a_yes_undoes_the_job(app: App) -> None:
         assert "order" in asked.title
         assert "act#2" in asked.title
         assert b"b is broken" in asked.shown
+        card = dict(approval_message(asked).fields)
+        assert card["What it does"].startswith(
+            "Approve: everything that the job has done is undone"
+        )
+        assert "Step" not in card  # no step waits for it
         await yes(app, asked)  # kim has submitted it, and may say so all the same
         assert await handle.wait("20s") is JobState.COMPENSATED
         await slack.has_told(2)

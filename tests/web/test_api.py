@@ -249,6 +249,34 @@ async def test_an_approval_is_listed_shown_and_decided_with_the_hash_that_was_se
         assert await (await app.handle(id)).result() == 5
 
 
+@pytest.mark.parametrize("by", ["decide", "compensate"])
+async def test_a_job_that_is_parked_by_its_failure_is_undone_by_an_answer_or_a_command(
+    app: App, by: str
+) -> None:
+    @app.job(on_failure="ask")
+    async def offers_undo(number: int) -> int:
+        return await app.find_step("refuse")(number)
+
+    async with api_of(app, "ann@default approver,operator") as api, app.running():
+        api.headers["x-signed-in"] = str(await (await app.store()).now())
+        id = await submitted(api, offers_undo.name, 10)
+        handle = await app.handle(id)
+        await handle.until(JobState.NEEDS_ATTENTION)
+        (asked,) = (await api.get("/api/v1/approvals", params={"mine": 1})).json()["items"]
+        assert asked["action"]["arguments"]["failed"] == "refuse#1"
+        assert "10 is odd" in asked["action"]["arguments"]["error"]
+        path = f"/api/v1/approvals/{asked['id']}"
+        if by == "decide":
+            yes = {"verdict": "approve", "action_hash": asked["action"]["hash"]}
+            done = await api.post(f"{path}/decide", json=yes)
+        else:
+            done = await api.post(f"/api/v1/jobs/{id}/compensate", json={"reason": "no use"})
+        assert done.status_code == 200, done.text
+        assert await handle.wait() is JobState.COMPENSATED
+        state = (await api.get(path)).json()["state"]
+        assert state == ("APPROVED" if by == "decide" else "WITHDRAWN")
+
+
 async def test_a_large_payload_is_referred_to_and_read_in_slices(app: App) -> None:
     async with api_of(app) as api, app.running():
         app.job(long_text)

@@ -18,6 +18,7 @@ from msgspec import Struct
 from perdure.base.codec import read_plain
 from perdure.base.visible import LONGEST_SHOWN, visible
 from perdure.jobs.approval import Approval, ApprovalState, Edit
+from perdure.jobs.on_failure import UNDO_QUESTION
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.redaction import for_people
 
@@ -50,7 +51,7 @@ def approval_message(approval: Approval, *, full: bool = False) -> ApprovalMessa
     fields = [
         *([("What it does", described)] if described else []),
         ("Job", visible(approval.job_id)),
-        ("Step", visible(approval.step)),
+        *([] if approval.step == UNDO_QUESTION else [("Step", visible(approval.step))]),
         ("Risk", str(approval.risk)),
         ("Requested by", visible(approval.requester) or "nobody"),
         *[("Delegated", f"{visible(whose)} → {visible(to)}") for whose, to in approval.delegates],

@@ -99,6 +99,16 @@ async def offer(ctx: JobContext, usd: int) -> str:
 /** A name without the mark of what an agent calls. */
 export const plainName = (text: string): string => text.replace(/^call:(?:tool:|approve:|chat:)?/, "");
 
+/** Whether it asks if a job that has failed is to be undone: `on_failure="ask"`. */
+function asksToUndo(approval: Approval): boolean {
+  return approval.action.step === "on_failure";
+}
+
+function saysYesTo(approval: Approval): string {
+  if (asksToUndo(approval)) return "Why it is asked, and what would be undone";
+  return approval.action.step.startsWith("approve#") ? "What you say yes to" : "What will run";
+}
+
 /** What will run; account numbers are shown whole on request, and each time is audited. */
 function Call({ approval, look = "" }: { approval: Approval; look?: string }) {
   const [seen, setSeen] = useState<{ hash: string; arguments: Json } | null>(null);
@@ -128,7 +138,7 @@ function Call({ approval, look = "" }: { approval: Approval; look?: string }) {
 
 function callText(approval: Approval, given: Json = approval.action.arguments): string {
   const name = plainName(approval.action.step.replace(/[#?$].*$/, ""));
-  if (name === "approve") return pretty(given);
+  if (name === "approve" || asksToUndo(approval)) return pretty(given);
   if (given === null || typeof given !== "object") return `${name}(${given === null ? "" : JSON.stringify(given)})`;
   const parts = Array.isArray(given) ? given.map((value) => JSON.stringify(value)) : Object.entries(given).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
   return `${name}(${parts.join(", ")})`;
@@ -167,7 +177,7 @@ function Card({ approval, active, focus, ask, picked, pick }: CardProps) {
         {approval.escalated && <> · escalated</>}
       </p>
       {approval.description && <p><bdi>{approval.description}</bdi></p>}
-      <div class="will"><span class="muted">{approval.action.step.startsWith("approve#") ? "What you say yes to" : "What will run"}</span><Call approval={approval} /></div>
+      <div class="will"><span class="muted">{saysYesTo(approval)}</span><Call approval={approval} /></div>
       {approval.reasons.length > 0 && <p class="small muted">Why it is asked: {approval.reasons.join("; ")}</p>}
       {approval.edits.map((edit, index) => (
         <div key={index} class="edit">
@@ -190,7 +200,7 @@ function Card({ approval, active, focus, ask, picked, pick }: CardProps) {
         <div class="actions">
           <button class="button primary" onClick={() => ask("approve")}>Approve <kbd>a</kbd></button>
           <button class="button" onClick={() => ask("reject")}>Reject… <kbd>r</kbd></button>
-          {may("approvals.edit") && <button class="button" onClick={() => ask("edit")}>Edit… <kbd>e</kbd></button>}
+          {may("approvals.edit") && !asksToUndo(approval) && <button class="button" onClick={() => ask("edit")}>Edit… <kbd>e</kbd></button>}
           <button class="button" onClick={() => ask("delegate")}>Delegate… <kbd>d</kbd></button>
         </div>
       ) : <p class="muted small">{approval.may_decide.why || (may("approvals.decide") ? "You cannot decide this." : "You may look at approvals, but not decide.")}</p>)}
@@ -252,8 +262,8 @@ function Decide({ what, approval, close, done, stale }: DecideProps) {
   const unchanged = what === "edit" && changes.length === 0;
   return (
     <Ask title={`${title}: ${approval.title}`} verb={verb} danger={what === "reject"} needsReason={what === "reject"} disabled={(what === "edit" && (edited === undefined || unchanged || wrong !== "")) || (what === "delegate" && !to.trim())} run={run} close={close}>
-      {what === "approve" && <><p>Exactly this runs, once{approval.needed > 1 ? `, when ${approval.needed} people have said yes` : ""}:</p><Call approval={approval} look="will-run" /></>}
-      {what === "reject" && <p>The step does not run. Its job is told so, with your reason.</p>}
+      {what === "approve" && <><p>{asksToUndo(approval) ? "The job is undone, once" : "Exactly this runs, once"}{approval.needed > 1 ? `, when ${approval.needed} people have said yes` : ""}:</p><Call approval={approval} look="will-run" /></>}
+      {what === "reject" && <p>{asksToUndo(approval) ? "Nothing is undone. The job stays parked until somebody resumes, retries, undoes or cancels it." : "The step does not run. Its job is told so, with your reason."}</p>}
       {what === "delegate" && <><p>Somebody else decides instead of you, and is told so. You may then no longer decide.</p><div class="field"><label for="delegate-to">To whom</label><input id="delegate-to" value={to} onInput={(event) => setTo(event.currentTarget.value)} /></div></>}
       {what === "edit" && (
         <>
