@@ -44,7 +44,14 @@ from perdure.engine.worker.worker import (
     until_told_to_stop,
     working,
 )
-from perdure.jobs.definition import Call, JobDefinition, OnFailure, check_on_failure
+from perdure.jobs.definition import (
+    Call,
+    GuardMode,
+    JobDefinition,
+    OnFailure,
+    check_guard,
+    check_on_failure,
+)
 from perdure.jobs.model import NewJob, QueueLimit
 from perdure.jobs.plan import Plan
 from perdure.jobs.text_limits import check_defined
@@ -73,6 +80,7 @@ class App(JobRegistry, Caller):
         hint: str | None = None,
         encryption: Encryption | None = None,
         on_failure: OnFailure = "undo",
+        guard: GuardMode = "refuse",
     ) -> None:
         """Describe the app; nothing is opened yet.
 
@@ -88,13 +96,16 @@ class App(JobRegistry, Caller):
                 variable `PERDURE_ENCRYPTION_KEYS`, if it is set.
             on_failure: What happens when a job or plan fails that does not say it itself: "undo",
                 "park" or "ask"; see `JobDefinition`.
+            guard: What happens to a connection or subprocess that the code of a job begins outside
+                of a step: "refuse", "warn" or "off"; a job may say otherwise.
 
         Raises:
-            DefinitionError: A queue has no valid name, or `on_failure` is none of these.
+            DefinitionError: A queue has no valid name, or an option is none of its choices.
             StoreError: The URL is not one of a store.
         """
         check_url(url)
         JobRegistry.__init__(self)
+        self.guard = check_guard(guard, "guard of the app") or self.guard
         Caller.__init__(self, url, policy)
         self.on_failure = check_on_failure(on_failure, "an app") or "undo"
         self.encryption = encryption

@@ -60,6 +60,7 @@
      ├── JournalConflict            two entries claim one position of a journal: nothing is written
      ├── Drift                      what is stored no longer fits the code
      ├── NotInJob                   your code: a call was awaited where no job runs
+     ├── UnrecordedIO               your code: a connection or subprocess outside of a step; refused
      ├── DefinitionError            your code: an invalid step, job or app
      │    └── UnknownName           … no step or job has that name; also a LookupError
      ├── ArgumentError              your call: arguments that do not fit; also a TypeError
@@ -566,6 +567,18 @@ class Drift(JobError):
 
 class NotInJob(JobError, RuntimeError):
     """A call of a step or job was awaited outside the code of a job; nothing was done."""
+
+
+class UnrecordedIO(JobError):
+    """The code of a job was about to do something outside of a step, and has not; see the guard.
+
+    `act` is what it was about to do, `where` the line of your code.
+    """
+
+    def __init__(self, text: str, act: str = "", where: str = "") -> None:
+        super().__init__(text)
+        self.act = act
+        self.where = where
 
 
 class DefinitionError(JobError, ValueError):

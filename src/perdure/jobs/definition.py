@@ -62,6 +62,7 @@ OnFailure: TypeAlias = Literal["undo", "park", "ask"]
 OnOutage: TypeAlias = Literal["park", "fail"]
 OnUndoFailure: TypeAlias = Literal["stop", "continue"]
 ApprovalMode: TypeAlias = Literal["required", "by_risk", "never"]
+GuardMode: TypeAlias = Literal["refuse", "warn", "off"]
 
 _log = logging.getLogger("perdure.worker")
 
@@ -76,6 +77,7 @@ _ON_CANCEL = ("abandon", "compensate", "finish")
 _ON_FAILURE = ("undo", "park", "ask")
 _ON_OUTAGE = ("park", "fail")
 _ON_UNDO_FAILURE = ("stop", "continue")
+_GUARD_MODES = ("refuse", "warn", "off")
 
 
 class StepOptions(TypedDict, total=False):
@@ -112,6 +114,7 @@ class JobOptions(TypedDict, total=False):
     on_failure: OnFailure
     on_outage: OnOutage
     on_undo_failure: OnUndoFailure
+    guard: GuardMode
     budget: BudgetLimits | None
     max_claims: int
     raises: Iterable[type[Exception]] | type[Exception]
@@ -518,6 +521,9 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
             person, who resumes it where it stopped; "fail" fails the job: see `on_failure`.
         on_undo_failure: What follows an undo that fails: "stop" waits for a person, "continue"
             undoes the rest.
+        guard: What happens to a connection or subprocess that its code begins outside of a step:
+            "refuse" parks the job before it happens, "warn" logs each line once, "off" lets it be;
+            None: as the app has it.
         budget: The most that it and all its children may spend; None means no limit.
         max_claims: Consecutive claims without progress after which the job is parked.
         raises: Exceptions that are outcomes of the job: who waits for it gets them as their own
@@ -540,6 +546,7 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
     on_failure: OnFailure | None = None
     on_outage: OnOutage = "park"
     on_undo_failure: OnUndoFailure = "stop"
+    guard: GuardMode | None = None
     budget: BudgetLimits | None = None
     max_claims: int = MAX_CLAIMS
     raises: Raises = ()
@@ -749,6 +756,7 @@ def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefiniti
             _ON_UNDO_FAILURE,
             f"on_undo_failure of {what}",
         ),
+        guard=check_guard(options.get("guard"), f"guard of {what}"),
         budget=options.get("budget"),
         max_claims=options.get("max_claims", MAX_CLAIMS),
         raises=check_raises(options.get("raises", ()), what),
@@ -1000,6 +1008,11 @@ def check_choice(wanted: object, choices: tuple[str, ...], what: str) -> Any:
 def check_on_failure(wanted: object, what: str) -> OnFailure | None:
     """Return the option `on_failure`; None leaves it to whatever is around this."""
     return None if wanted is None else check_choice(wanted, _ON_FAILURE, f"on_failure of {what}")
+
+
+def check_guard(wanted: GuardMode | None, what: str) -> GuardMode | None:
+    """Return what the guard does; None leaves it to the app."""
+    return None if wanted is None else check_choice(wanted, _GUARD_MODES, what)
 
 
 def check_seconds(duration: Duration, what: str) -> float | None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from perdure.base.errors import DefinitionError, UnknownName
 from perdure.jobs.definition import (
     LONGEST_NAME,
+    GuardMode,
     JobDefinition,
     OnFailure,
     Step,
@@ -65,6 +66,7 @@ class DefinitionTable:
         self._names: dict[int, str] = {}  # by the `id()` of the definition, which lives as long
         self._parents: list[tuple[DefinitionTable, str]] = []
         self.on_failure: OnFailure = "undo"  # of jobs and plans that do not say it themselves
+        self.guard: GuardMode = "refuse"  # for jobs that do not say
         self.intercept: Intercept | None = None  # in a test: makes the attempts of all steps
 
     @property

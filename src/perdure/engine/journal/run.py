@@ -85,6 +85,7 @@ from perdure.base.errors import (
     OperationCancelled,
     StepTimeout,
     StoreError,
+    UnrecordedIO,
 )
 from perdure.base.retry import Retry, pause
 from perdure.engine import crashpoint, events
@@ -824,6 +825,7 @@ class Run:
         # The end
         self.verdict: RunVerdict | None = None  # how the run has ended
         self.ending: RunVerdict | None = None  # how it ends when nothing is working any more
+        self.refused: NeedsAttention | None = None  # by the guard: see `refuse`
         self.refusals = 0  # awaits of the code since its run has ended
         self.interrupted_step = False  # a step was interrupted: it may have left a call open
         self.abandoned = False  # the code did not unwind: its run is ended without it
@@ -1158,6 +1160,12 @@ class Run:
             for operation in tuple(self.working):
                 operation.interrupt(hard=not isinstance(verdict, Drained))
         self.check_soon()
+
+    def refuse(self, error: UnrecordedIO) -> None:
+        """Park the job, whose code was kept from something; it cannot hide that by catching it."""
+        self.refused = self.refused or NeedsAttention(failure_of(error))
+        if get_ident() == self.thread and not self.code_ended:
+            self.end(self.refused)
 
     def unpause(self) -> None:
         """Continue after all: the job was resumed before the pause took effect."""

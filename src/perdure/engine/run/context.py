@@ -31,6 +31,7 @@ from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import Drift, JobError, NotInJob, PayloadTooLarge
 from perdure.engine import events
+from perdure.engine.journal.guard import unguarded
 from perdure.engine.journal.run import (
     CONTINUED,
     PATCHED,
@@ -423,6 +424,24 @@ class JobContext(Context):
         finally:
             branch.reset(token)
             journal.close_branch(path)
+
+    @contextlib.contextmanager
+    def unrecorded(self, reason: str) -> Generator[None, None, None]:
+        """Let the guard refuse nothing in a block: `with ctx.unrecorded("reads the flags"):`.
+
+        What is done there is in no journal, and every replay of the job does it again. The tasks
+        that the block starts may do it, too, also after its end.
+
+        Args:
+            reason: Why that does no harm, for whoever reads the code.
+
+        Raises:
+            ValueError: No reason is given.
+        """
+        if not reason.strip():
+            raise ValueError("ctx.unrecorded needs a reason: why it may be done again")
+        with unguarded():
+            yield
 
     # A journal for loops without end
 

@@ -33,6 +33,7 @@ from perdure.base.errors import (
     UnknownName,
 )
 from perdure.engine import events
+from perdure.engine.journal.guard import begin_guard, end_guard
 from perdure.engine.journal.run import Code, Run
 from perdure.engine.journal.verdict import (
     Cancelled,
@@ -206,7 +207,7 @@ async def run_code(run: Run, code: Code) -> RunVerdict:
     # A decision from outside stands, whatever the code did after it.
     if run.verdict is None and isinstance(run.ending, Cancelled | RunFailed):
         return run.ending
-    return run.verdict or verdict
+    return run.verdict or run.refused or verdict
 
 
 def _is_end(run: Run, verdict: RunVerdict) -> bool:
@@ -280,7 +281,11 @@ async def job_code(run: Run) -> bytes:
     definition = run.node.registry.find_job(job.name)
     args, kwargs = definition.parameters.unpack(job.input)
     scope.set(context)  # from here on, what the code awaits are operations of this job
-    result = await definition.invoke(context, args, kwargs)
+    begin_guard(run, definition)
+    try:
+        result = await definition.invoke(context, args, kwargs)
+    finally:
+        end_guard()
     return definition.result.encode(result, run.node.limits)
 
 

@@ -36,6 +36,7 @@ from perdure.base.errors import (
     StepTimeout,
 )
 from perdure.engine import crashpoint, events
+from perdure.engine.journal.guard import end_guard
 from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.step_exit import StepExit
 from perdure.engine.journal.verdict import NeedsAttention, Unwound, at_limit
@@ -1043,6 +1044,7 @@ async def _attempt(operation: StepOperation[Any]) -> None:
     if events.listens(events.STEP_ENTER):
         events.step_entered(operation, operation.attempt)
     scope.set(entry.id)  # its code is not the code of the job, in which calls are awaited
+    end_guard()
     try:
         if operation.step.idempotency_key is None or not await operation.reuse():
             if operation.step.undo is not None:
