@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from msgspec import Struct
 # What a stack is read up to: the engine and the loop, below which it says nothing about the code.
 _DRIVERS: Final = frozenset(
     {"perdure.engine.run.executor", "perdure.process.process", "perdure.process.scheduler"}
-    | {"asyncio.events", "threading"}
+    | {"asyncio.events"}
 )
 
 # What watches the code, and so stands between its frames.
@@ -55,7 +56,7 @@ _FRAMEWORKS: Final = {
     ),
     "langgraph": (
         "LangGraph",
-        "make its nodes durable (`PerdureMiddleware()`, `durable_node`), and use `run_graph`",
+        "run it with `run_graph`, and give an agent `middleware=[PerdureMiddleware()]`",
     ),
     "langchain": ("LangChain", "give its agent `middleware=[PerdureMiddleware()]`"),
     "fastmcp": ("an MCP client", "wrap it: `DurableMCP(Client(…))`"),
@@ -105,22 +106,32 @@ def is_own_work(places: "Sequence[_Place]") -> bool:
     return _is_within(module, ("perdure",)) and not _is_within(module, ("perdure.integrations",))
 
 
-def call_site(places: "Sequence[_Place]", coro: Any, function: Callable[..., Any]) -> CallSite:
+def code_places(coro: Any, thread: int) -> "list[_Place]":
+    """Return the places at which the code of a job is, from the innermost outwards.
+
+    Args:
+        coro: The coroutine of the process that runs it.
+        thread: The thread of its loop.
+    """
+    if coro.cr_running and thread != get_ident():  # it goes on beside the thread that asks
+        return stack(sys._current_frames().get(thread))  # noqa: SLF001 - documented  # pyright: ignore[reportPrivateUsage]
+    return list(_awaiting(coro))[::-1]
+
+
+def call_site(places: "Sequence[_Place]", function: Callable[..., Any]) -> CallSite:
     """Return where in the user's code this is.
 
     Args:
-        places: The stack of what is about to happen.
-        coro: The coroutine of the process that runs the code of the job.
+        places: The stack of what is about to happen, and where the code of the job is meanwhile.
         function: The function of the job.
     """
     package = str(function.__module__).partition(".")[0]
-    own = list(places) + list(_awaiting(coro))[::-1]
-    users = (each for each in own if _is_users(each, package))
+    users = (each for each in places if _is_users(each, package))
     place = next(users, None)
     code = function.__code__ if place is None else place.code
     line = code.co_firstlineno if place is None else place.line
     where = f"{_spell(code.co_filename)}:{line} in {code.co_name}"
-    return CallSite(where, (code.co_filename, line), _framework(own, package))
+    return CallSite(where, (code.co_filename, line), _framework(places, package))
 
 
 def _awaiting(coro: Any) -> "Iterator[_Place]":

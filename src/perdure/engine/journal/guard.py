@@ -23,7 +23,7 @@ from threading import get_ident
 from typing import Any
 
 from perdure.base.errors import UnrecordedIO
-from perdure.engine.journal.call_site import CallSite, call_site, is_own_work, stack
+from perdure.engine.journal.call_site import CallSite, call_site, code_places, is_own_work, stack
 from perdure.engine.journal.entry_points import Describe, watch
 from perdure.engine.journal.run import Run
 from perdure.jobs.definition import GuardMode, JobDefinition
@@ -54,7 +54,7 @@ class Guard:
         if is_own_work(places) or (act := describe(args)) is None:
             return
         run = self._run
-        site = call_site(places, run.process.coro, self._function)
+        site = call_site([*places, *code_places(run.process.coro, run.thread)], self._function)
         if self._mode == "warn":
             if site.line not in _told:
                 _told.add(site.line)
