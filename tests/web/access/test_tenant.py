@@ -20,6 +20,7 @@ from perdure.base.errors import (
 )
 from perdure.engine.submission import SubmitOptions
 from perdure.jobs.approval import ApprovalState
+from perdure.jobs.argument_change import ArgumentEdit
 from perdure.jobs.model import JobQuery, Schedule
 from perdure.web.access.principal import Role
 from perdure.web.access.tenant import TenantHandle
@@ -219,7 +220,7 @@ async def test_a_fork_with_other_arguments_needs_a_permission_of_its_own(url: st
         only_fork = of("acme", Role.OPERATOR, scopes=frozenset({"jobs.fork", "jobs.read"}))
         store, job = door(app, only_fork), mine["acme"].job
         with pytest.raises(AccessDenied, match=r"jobs\.edit"):
-            await store.fork(job, "greet", {"text": "other"})
+            await store.fork(job, "greet", ArgumentEdit(arguments={"text": "other"}))
         copy = await store.job(await store.fork(job, "greet"))
         assert copy.tenant == "acme"
 
