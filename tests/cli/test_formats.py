@@ -78,6 +78,12 @@ def test_quiet_prints_only_what_was_asked_for(cli: CommandLine, three: list[str]
     assert listed.stdout.split() == three
 
 
+def test_quiet_prints_the_id_of_a_new_job(cli: CommandLine) -> None:
+    asked = cli.program("-q", "submit", APP, "welcome", "-a", '{"name": "Kim"}')
+    (id,) = asked.stdout.split()
+    assert cli.json("jobs", "show", id)["id"] == id
+
+
 _LOADED = """
 import sys
 from perdure.cli.app import main

@@ -42,6 +42,8 @@ def test_a_new_project_passes_its_own_tests_and_its_job_is_found_by_its_settings
 ) -> None:
     tested = run(project, "pytest", "-q", "-p", "no:cacheprovider")
     assert "1 passed" in tested.stdout
+    readme = (project / "README.md").read_text("utf-8")
+    assert readme.index("pip install pytest") < readme.index("python -m pytest")
     submitted = run(project, "perdure", "submit", "monthly_billing", "-a", '{"month": "June"}')
     assert submitted.returncode == 0, submitted.stderr
     assert run(project, "perdure", "jobs", "list", "-o", "ids").stdout.count("\n") == 1

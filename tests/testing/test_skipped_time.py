@@ -38,6 +38,19 @@ async def test_a_job_that_sleeps_eight_hours_ends_at_once(app: App, env: Environ
 
 
 @in_environment
+async def test_a_timeout_that_was_skipped_says_so(app: App, env: Environment) -> None:
+    @app.job
+    async def night(ctx: JobContext) -> str:
+        await ctx.sleep("8h")
+        return "morning"
+
+    handle = await app.submit(night())
+    with pytest.raises(TimeoutError, match=r"has not ended within 20s\. In this environment time"):
+        await handle.result("20s")
+    assert await handle.result() == "morning"
+
+
+@in_environment
 async def test_jobs_wake_in_the_order_of_their_times(app: App, env: Environment) -> None:
     woken: list[str] = []
 

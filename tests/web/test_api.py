@@ -370,6 +370,14 @@ async def test_a_body_that_does_not_fit_is_a_problem_with_a_code(
         assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
+async def test_a_field_that_does_not_exist_is_refused_with_those_that_do(app: App) -> None:
+    async with api_of(app) as api:
+        body = await api.post("/api/v1/jobs", json={"nmae": "twice"})
+        query = await api.get("/api/v1/jobs", params={"colour": "red"})
+    assert "`nmae`; there are name, arguments, plan, key, queue" in body.json()["detail"]
+    assert "`colour`; there are " in query.json()["detail"]
+
+
 async def test_unknown_paths_and_methods_are_problems_too(app: App) -> None:
     async with api_of(app) as api:
         assert (await api.get("/api/v1/nothing")).json()["code"] == "not_found"

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import FieldInfo, fields
 
 from perdure.web.body import RequestLimits
 from perdure.web.routes import ROUTES
@@ -13,11 +14,17 @@ PAGE = Path(__file__).parent.parent.parent / "docs/jobs/http_api.md"
 _TABLE = re.compile(r"(<!-- routes: [^\n]*-->\n).*?(<!-- /routes -->)", re.DOTALL)
 
 
+def shown(field: FieldInfo) -> str:
+    return f"**`{field.encode_name}`**" if field.required else f"`{field.encode_name}`"
+
+
 def table() -> str:
-    lines = ["| method | path | permission | what |", "|---|---|---|---|"]
+    lines = ["| method | path | permission | what | body |", "|---|---|---|---|---|"]
     for route in ROUTES:
         needed = str(route.permission or "any")
-        lines.append(f"| {route.method} | `{route.path}` | {needed} | {route.summary} |")
+        body = "" if route.request is None else ", ".join(map(shown, fields(route.request)))
+        start = f"| {route.method} | `{route.path}` | {needed} | {route.summary} |"
+        lines.append(f"{start} {body} |" if body else f"{start} |")
     return "\n".join(lines) + "\n"
 
 

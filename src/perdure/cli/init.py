@@ -73,6 +73,7 @@ A durable job, written with Perdure.
 perdure dev          # a worker and the dashboard; it prints a link, and reloads when a file changes
 perdure submit monthly_billing -a '{{"month": "June"}}' --wait
 perdure jobs list
+pip install pytest   # once, for the tests
 python -m pytest     # the tests, on a store of their own
 ```
 

@@ -87,6 +87,11 @@ def say(*lines: str, err: bool = False) -> None:
         show(*lines, err=err)
 
 
+def say_new(id: str, sentence: str) -> None:
+    """Print a sentence about something new; only its id, which was asked for, if quiet."""
+    show(id if quiet.get() else sentence)
+
+
 def show(*lines: str, err: bool = False) -> None:
     """Print lines that were asked for; each text stays on one line, whatever it contains."""
     shown = (visible(line, None, lines=True).replace("\n", _LINE_BREAK) for line in lines)

@@ -23,6 +23,7 @@ from perdure.cli.output import (
     perform,
     refuse,
     say,
+    say_new,
     warn,
 )
 from perdure.cli.target import (
@@ -183,7 +184,7 @@ def _sentence(handle: Handle[Any]) -> str:
 
 def _print_submitted(handle: Handle[Any], output: Format) -> None:
     if not give_one({"id": handle.id, "new": handle.new}, output):
-        say(_sentence(handle))
+        say_new(handle.id, _sentence(handle))
 
 
 def _print_result(job: Job, output: Format) -> None:

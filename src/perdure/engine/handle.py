@@ -218,7 +218,7 @@ class Handle(Generic[R]):
         except TimeoutError:
             why = waits.parked.get(self.id)
             parked = "" if why is None else f": it is parked, and waits for a person: {why}"
-            text = f"job {self.id} has not ended within {spell(limit or 0)}{parked}"
+            text = f"job {self.id} has not ended within {spell(limit or 0)}{parked}{waits.remark}"
             raise TimeoutError(text) from None
 
     # Commands
@@ -447,6 +447,7 @@ class JobWaits:
         self._asked: set[str] = set()  # approvals that were logged
         self._waiters: dict[str, dict[asyncio.Future[JobOutcome], frozenset[JobState]]] = {}
         self.parked: dict[str, str] = {}  # why, by the id of a job that is waited for
+        self.remark = ""  # what else a wait says that was too long
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 

@@ -81,6 +81,11 @@ _LOOKS_BEFORE_DEADLOCK = 50
 # How many looks in a row must find nothing under way before a sleep of the test is over.
 _LOOKS_UNTIL_SETTLED = 5
 
+_TIME_SKIPS = (
+    ". In this environment time skips to the next timer whenever everything waits, and that was "
+    "the timeout itself: wait without one, or for longer than the job waits"
+)
+
 # Time is not skipped for less than this: it passes by itself.
 _SHORTEST_SKIP = 0.002
 
@@ -300,6 +305,7 @@ class Environment:
         app.url, app.intercept = url, self._faults.intercept
         app.clock = self._clock if store_time is None else None
         self._loop.install()
+        self._waits.remark = _TIME_SKIPS
         try:
             self._store: Store = await app.store()
             self._watched = WatchedStore(self._store)

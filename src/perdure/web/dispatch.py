@@ -163,7 +163,8 @@ def _query(request: Request, kind: type[Query]) -> Query:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise RequestRefused(400, "bad_query", f"the parameters do not fit: {error}") from None
+        text = f"the parameters do not fit: {error}{_known_fields(error, kind)}"
+        raise RequestRefused(400, "bad_query", text) from None
 
 
 def _decoded(request: Request, body: bytes, kind: Any) -> Any:
@@ -174,9 +175,18 @@ def _decoded(request: Request, body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind, strict=True)
     except msgspec.ValidationError as error:
-        raise RequestRefused(422, "invalid_body", f"the body does not fit: {error}") from None
+        text = f"the body does not fit: {error}{_known_fields(error, kind)}"
+        raise RequestRefused(422, "invalid_body", text) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestRefused(400, "malformed_json", f"the body is not JSON: {error}") from None
+
+
+def _known_fields(error: msgspec.ValidationError, kind: Any) -> str:
+    """Return the fields that there are, if an unknown one was given."""
+    if "unknown field" not in str(error) or " - at " in str(error):
+        return ""
+    names = (field.encode_name for field in msgspec.structs.fields(kind))
+    return f"; there are {', '.join(names) or 'none'}"
 
 
 def _response(request: Request, route: Route, answer: Answer) -> Response:

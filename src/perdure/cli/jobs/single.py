@@ -7,7 +7,7 @@ import typer
 from perdure.base.codec import parse
 from perdure.base.errors import UnknownName, Unstorable
 from perdure.cli.jobs.control import ByOption, ReasonOption, control
-from perdure.cli.output import Format, FormatOption, give_one, perform, say
+from perdure.cli.output import Format, FormatOption, give_one, perform, say, say_new
 from perdure.cli.target import (
     AppOption,
     JobArgument,
@@ -91,7 +91,7 @@ def fork(  # noqa: PLR0913  an option is a parameter
     caller = find_caller(app, url, needs_code=json_args is not None)
     copy = perform(_fork, caller, job, (before, json_args), by)
     if not give_one({"id": copy}, output):
-        say(f"job {copy} submitted: a copy up to {before}")
+        say_new(copy, f"job {copy} submitted: a copy up to {before}")
 
 
 async def _fork(app: Caller, job: str, what: tuple[str, str | None], by: str) -> str:

@@ -803,8 +803,7 @@ class Run:
         # What is known about the job
         self.journal = Journal(claim.journal, node.limits.compared)
         self.same_code = False  # this worker has run the job from the beginning, and nobody else
-        # How far its news, and the ends of its children, were read: the first look is always new.
-        self.news, self.ends = claim.news, 0
+        self.news, self.ends = claim.news, 0  # how far its news, and ends of children, were read
         self.messages = list(claim.messages)
         self.received: set[int] = set()  # messages that operations have taken out of that list
         self.ledger: Ledger | None = None  # see `open_ledger`
