@@ -7,7 +7,14 @@ import pytest
 from perdure.app import App
 from perdure.base.errors import ArgumentError, DefinitionError
 from perdure.engine.run.context import JobContext
-from perdure.jobs.text_limits import LONGEST_KEY, LONGEST_REASON, LONGEST_TENANT
+from perdure.jobs.definition import check_name
+from perdure.jobs.text_limits import (
+    LONGEST_KEY,
+    LONGEST_REASON,
+    LONGEST_TENANT,
+    check_given,
+    check_labels,
+)
 from tests.support.engine import durable
 
 # Long for an index of PostgreSQL however well it is packed.
@@ -68,3 +75,34 @@ async def test_messages_commands_and_schedules_have_lengths_on_both_stores(app: 
 def test_the_queues_of_an_app_have_lengths() -> None:
     with pytest.raises(DefinitionError, match="`queue` of the app has"):
         App("sqlite:///x.db", queues=[LONG])
+
+
+INVISIBLE = {
+    "a\nb": "has a character that is not printable: 'a\\\\nb'",
+    "a\x1b[2Jb": "not printable",
+    "a\u200bb": "not printable",
+    "a\u00a0b": "not printable",
+    " a": "must not begin or end with a blank: ' a'",
+    "a ": "must not begin or end with a blank",
+    "   ": "must not begin or end with a blank",
+}
+
+
+@pytest.mark.parametrize(("name", "why"), INVISIBLE.items(), ids=ascii)
+def test_a_name_with_something_invisible_is_refused_whatever_it_names(name: str, why: str) -> None:
+    for what in ("tenant", "queue", "topic", "schedule", "version", "tag", "label", "view"):
+        with pytest.raises(ArgumentError, match=f"`{what}` {why}" if "begin" in why else why):
+            check_given(**{what: name})
+    with pytest.raises(ArgumentError, match=f"the name of label .*{why}"):
+        check_labels({name: "x"})
+    with pytest.raises(DefinitionError, match=why):
+        App("sqlite:///never_opened.db", queues=[name])
+    with pytest.raises(DefinitionError, match="cannot be the name of a step"):
+        check_name(name, "step")
+
+
+def test_only_queues_are_without_blanks_and_other_texts_have_any() -> None:
+    with pytest.raises(ArgumentError, match="`queue` must be without blanks: write 'a-b'"):
+        check_given(queue="a b")
+    check_given(topic="a b", schedule="every night", label="the team", key=" a\n", reason="a\nb")
+    check_labels({"team": " data\n"})

@@ -360,7 +360,7 @@ class Caller:
 
     async def resume_queue(self, name: str, *, by: str = "", reason: str = "") -> bool:
         """Let workers claim from a paused queue again; return False if it was not paused."""
-        check_given(queue=name, by=by, reason=reason)
+        check_given(by=by, reason=reason)  # the queue may have a name that is refused by now
         return await self.verbs.pause_queue(name, by, reason, paused=False)
 
     # People

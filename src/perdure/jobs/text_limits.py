@@ -47,6 +47,10 @@ _LIMITS: Final = {
 _NEEDED: Final = frozenset(
     {"id", "tenant", "queue", "topic", "schedule", "version", "tag", "label"}
 )
+# What people read, type and compare: nothing in it may be invisible.
+_NAMES: Final = frozenset(
+    {"tenant", "queue", "topic", "schedule", "version", "tag", "label", "view"}
+)
 
 
 def check_given(**texts: object) -> None:
@@ -117,4 +121,14 @@ def _why_not(name: str, text: object) -> str:
         not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
     ):
         return "has a NUL character or a lone surrogate, which databases refuse"
+    return _why_no_name(name, text) if name in _NAMES else ""
+
+
+def _why_no_name(name: str, text: str) -> str:
+    if not text.isprintable():
+        return f"has a character that is not printable: {ascii(text)[:50]}"
+    if text != text.strip():
+        return f"must not begin or end with a blank: {text[:50]!r}"
+    if name == "queue" and " " in text:  # the command line and settings list them
+        return f"must be without blanks: write {text.replace(' ', '-')[:50]!r}"
     return ""
