@@ -7,6 +7,8 @@ import pytest
 
 from perdure import Client, Plan, PlanCall
 from perdure.app import App
+from perdure.base.codec import encode
+from perdure.base.encryption import locked_text, missing_text
 from perdure.base.errors import ArgumentError
 from perdure.base.secret import REMOVED
 from perdure.engine.run.context import JobContext
@@ -14,6 +16,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import ANN, asked
 from tests.support.engine import durable
+from tests.support.store import new_job
 
 IBAN = "DE02120300000000202051"
 SHOWN = "[removed: …2051, fp 0123abcd]"
@@ -167,3 +170,16 @@ async def test_an_imported_copy_whose_values_were_removed_is_not_forked_without_
             await copy.fork("pay", by="kim", usd=5)
         fork = await copy.fork("pay", by="kim", iban=IBAN)
         assert (await fork.job()).input == b'{"usd":1400,"iban":"%s","note":""}' % IBAN.encode()
+
+
+@durable
+async def test_what_says_that_a_key_is_missing_is_neither_submitted_nor_edited(app: App) -> None:
+    transfers(app)
+    stored = encode(locked_text(missing_text(["k1"], ())))  # as a schedule or a job is shown
+    made = new_job("locked", name="transfer", input=stored)
+    with pytest.raises(ArgumentError, match="only stands for a value"):
+        await app.submit_new(made)
+    with pytest.raises(ArgumentError, match="only stands for a value"):
+        app.jobs["transfer"].parameters.edited(stored, {"usd": 5})
+    with pytest.raises(ArgumentError, match="none are stored by name"):
+        app.jobs["transfer"].parameters.edited(b"null", {"usd": 5})
