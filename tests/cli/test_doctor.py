@@ -1,11 +1,15 @@
 """`perdure doctor`, on stores that are well and on others."""
 
+import asyncio
+import importlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from perdure.app import App
 from perdure.cli.doctor import (
     clock_found,
     file_found,
@@ -231,6 +235,68 @@ def test_the_code_of_an_app_is_checked_and_its_store(
     assert report["store"] == "sqlite:///jobs.db"
     assert [each["check"] for each in report["findings"]] == ["costly_without_timeout"]
     assert "costly_without_timeout" in report["signs"]
+
+
+PAYING = """
+from perdure import App, JobContext, StepContext
+
+app = App("sqlite:///jobs.db")
+
+
+async def done(key: str) -> None: ...
+
+
+@app.step
+async def pay(ctx: StepContext) -> None:
+    await ctx.effect("payment", done, target="bank")
+    await ctx.effect("notice", done, target="log", undo=None)
+
+
+@app.step
+async def book(ctx: StepContext) -> None:
+    await ctx.effect("booking", done, target="hotel")
+
+
+@book.compensate
+async def cancel(ctx: StepContext, output: None) -> None: ...
+
+
+@app.step(irreversible=True, approval="by_risk")
+async def mail(ctx: StepContext) -> None:
+    await ctx.effect("mail", done, target="kim")
+
+
+@app.job
+async def travel(ctx: JobContext) -> None:
+    for _ in range(2):
+        await pay()
+    await book()
+    await mail()
+"""
+
+
+def test_effects_whose_steps_have_no_undo_are_named(
+    url: str, tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paying_jobs.py").write_text(PAYING.replace("sqlite:///jobs.db", url))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "paying_jobs", raising=False)
+    code = importlib.import_module("paying_jobs")
+    asyncio.run(_run_once(code.app, code.travel()))
+
+    without_code = cli.run("doctor", "--store", url, "--json")
+    report = cli.run("doctor", "--store", url, "--app", "paying_jobs:app", "--json")
+
+    found = json.loads(report.stdout)["findings"]
+    told = [each["what"] for each in found if each["check"] == "effects_without_undo"]
+    assert told == ["2 effects of kind payment by step pay, which has no undo"]
+    assert "effects_without_undo" not in without_code.stdout  # no worker runs, so nobody knows
+
+
+async def _run_once(app: App, call: Any) -> None:
+    async with app:
+        await app.run(call)
 
 
 def test_a_store_of_another_user_is_found(tmp_path: Path) -> None:

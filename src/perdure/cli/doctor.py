@@ -34,6 +34,7 @@ from perdure.cli.output import (
 from perdure.cli.target import AppOption, load_app, spelled
 from perdure.engine.attendance import SILENT
 from perdure.jobs.anti_pattern import SIGNS, SIGNS_OF_CODE, signs_of_code
+from perdure.jobs.fleet import Definitions
 from perdure.jobs.invariant import INVARIANTS, Violation
 from perdure.jobs.model import JobQuery
 from perdure.jobs.query_text import parse
@@ -140,7 +141,9 @@ async def examine(url: str | None, limit: int, app: "App | None" = None) -> Repo
     _must_be_there(store)
     await store.open()
     try:
-        return await _of_store(here, url, store, limit)
+        found = await _of_store(here, url, store, limit)
+        left = await _without_undo(store, app, limit)
+        return replace(found, findings=(*found.findings, *left))
     finally:
         await store.close()
 
@@ -226,6 +229,25 @@ async def _other_versions(store: Store) -> list[Finding]:
         )
         for each in (await store.fleet(SILENT)).workers
         if each.definitions is None
+    ]
+
+
+async def _without_undo(store: Store, app: "App | None", limit: int) -> list[Finding]:
+    """Find effects that would stay if their job failed, by the code of an app or of the workers."""
+    fleet = await store.fleet(SILENT)
+    of_workers = [each.definitions for each in fleet.workers if each.definitions is not None]
+    known = of_workers if app is None else [Definitions.of(app)]
+    return [
+        Finding(
+            check="effects_without_undo",
+            rule="What a step does is undone if its job fails, or its code says that it stays.",
+            what=f"{counted(count, 'effect')} of kind {kind} by step {step}, which has no undo",
+            advice="add @step.compensate, or effect(undo=…); or say that it stays: undo=None, "
+            "irreversible=True",
+            job=job_id,
+        )
+        for step, kind, count, job_id in await store.effects_without_undo(limit)
+        if any(each.leaves_effects(step) for each in known)
     ]
 
 

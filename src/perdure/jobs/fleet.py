@@ -109,6 +109,12 @@ class Definitions(Struct, frozen=True, kw_only=True):
         """Return what a step says about its undo; None if these definitions do not know it."""
         return self.traits.get(step, _PLAIN) if step in self.steps else None
 
+    def leaves_effects(self, step: str) -> bool:
+        """Whether nothing would undo the effects of a step, although its code does not say so."""
+        traits = self.traits_of(step)
+        is_said = traits is None or traits.undo or traits.pivot or traits.irreversible
+        return not is_said
+
     def pack(self) -> bytes:
         """Return the definitions as JSON: the same bytes for the same definitions."""
         return msgspec.json.encode(self, order="deterministic")

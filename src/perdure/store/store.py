@@ -257,6 +257,7 @@ class Store:
     has_old = reads(verbs.read.has_old)
     violations = reads(verbs.read.violations)
     signs = reads(verbs.read.signs)
+    effects_without_undo = reads(verbs.read.effects_without_undo)
 
     journal_page = reads(verbs.browse.journal_page)
     whole_job = reads(verbs.browse.whole_job)

@@ -93,6 +93,18 @@ FROM effect
 WHERE state = 'IN_DOUBT' AND called_at < :now - :doubt
 LIMIT :limit
 
+-- name: effects_without_undo
+-- Only definitions know whether their step has a compensation.
+WITH
+-- use: looked_at
+SELECT entry.name, effect.kind, count(*), max(effect.job_id)
+FROM looked_at JOIN effect ON effect.job_id = looked_at.id
+JOIN journal AS entry ON entry.job_id = effect.job_id AND entry.id = effect.step
+WHERE effect.state IN ('INTENT', 'DONE', 'IN_DOUBT') AND effect.undo IS NULL AND entry.kind = 'step'
+GROUP BY entry.name, effect.kind
+ORDER BY entry.name, effect.kind
+LIMIT :limit
+
 -- name: unanswered_approvals
 SELECT job_id, 'approval ' || id || ' has been pending for '
        || CAST((:now - created_at) / 86400 AS INTEGER) || ' days'

@@ -307,6 +307,16 @@ def signs(session: Session, limit: int = 100) -> list[Violation]:
     ]
 
 
+def effects_without_undo(session: Session, limit: int = 100) -> list[tuple[str, str, int, str]]:
+    """Return effects that happened and have no undo of their own.
+
+    For each step and kind: how many there are in the jobs that are looked at, and the last job.
+    """
+    ended = LIMITS_OF_SIGNS["ended_jobs"]
+    rows = session.all("effects_without_undo", ended_jobs=ended, limit=limit)
+    return [(step, kind, count, job_id) for step, kind, count, job_id in rows]
+
+
 def _decisions(session: Session, limit: int) -> list[Violation]:
     found: list[Violation] = []
     for job_id, what in _wrong_decisions(session):
