@@ -361,6 +361,54 @@ async def test_quick_functions_and_agents_without_a_limit_are_not_warned_of(
     assert caplog.records == []
 
 
+@simulated
+async def test_a_slow_function_is_logged_once_and_emitted_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = await Agent.start_link(lambda: 0, warn_after=0)
+    held: list[Any] = []
+
+    def note(event: Any, measurements: Any, metadata: Any, config: Any) -> None:
+        held.append(measurements)
+
+    telemetry.attach("slow", ("perdure", "agent", "slow"), note)
+    try:
+        for _ in range(3):
+            await agent.update(increment)
+    finally:
+        telemetry.detach("slow")
+    [record] = caplog.records
+    assert "do the work in a task" in record.getMessage()
+    assert "GenServer" in record.getMessage()
+    assert len(held) == 3
+
+
+# Large states
+
+
+@simulated
+async def test_a_state_of_ten_thousand_entries_is_reported_once_with_what_to_use_instead(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found: list[Any] = []
+
+    def note(event: Any, measurements: Any, metadata: Any, config: Any) -> None:
+        found.append(measurements)
+
+    telemetry.attach("large", ("perdure", "agent", "large"), note)
+    try:
+        agent = await Agent.start_link(lambda: list(range(9_998)))
+        for each in range(4):
+            await agent.update(lambda state, each: [*state, each], each)
+        await agent.get_and_update(lambda state: (0, [*state, 0]))
+    finally:
+        telemetry.detach("large")
+    [record] = caplog.records
+    assert "has 10000 entries" in record.getMessage()
+    assert "Table" in record.getMessage()
+    assert found == [{"entries": 10_000}]
+
+
 # Supervision
 
 

@@ -4,6 +4,7 @@ Everything that needs the time takes a `Clock`, so that a test can pass a virtua
 """
 
 import time as machine  # the class below has a `time` of its own
+from threading import get_ident
 from typing import Protocol
 
 
@@ -56,3 +57,23 @@ class BootClock:
     def suspended() -> float:
         """Return for how long the machine was suspended, which `monotonic` does not count."""
         return BootClock.seconds() - machine.monotonic()
+
+
+class ThreadClock:
+    """Counts the seconds for which one thread has used a core; other threads may ask it."""
+
+    __slots__ = ("_clock",)
+
+    def __init__(self) -> None:
+        """Count for the running thread."""
+        find = getattr(machine, "pthread_getcpuclockid", None)  # not on every system
+        self._clock: int | None = None if find is None else find(get_ident())
+
+    def seconds(self) -> float | None:
+        """Return the seconds; None if they are not known here, or the thread has ended."""
+        if self._clock is None:
+            return None
+        try:
+            return machine.clock_gettime(self._clock)
+        except OSError:
+            return None

@@ -14,6 +14,7 @@ import decimal
 import fractions
 import logging
 import uuid
+from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
@@ -372,6 +373,9 @@ def _handle(pid: Pid, _: object) -> Agent[Any]:
 _log = logging.getLogger("perdure.otp")
 
 SLOW_EVENT = ("perdure", "agent", "slow")
+LARGE_EVENT = ("perdure", "agent", "large")
+_LARGE = 10_000  # entries: from here on, one queue for all readers and a copy for each hurt
+_COLLECTIONS: Final = frozenset({dict, list, set, frozenset, tuple, deque})
 _PAIR = 2
 
 # A request to an agent: what to do with the result, the function, its further
@@ -421,6 +425,8 @@ class AgentServer(GenServer):
         self._isolate = options.isolate
         self._now = process.runtime.clock.monotonic
         self._patience = options.patience()
+        self._told: set[str] = set()  # the functions that were named in the log
+        self._large = _LARGE
         self._saved = ""  # the checksum of what is in the file
         self._timer: asyncio.TimerHandle | None = None
         if options.on_stop is not None or options.snapshot is not None:
@@ -480,7 +486,9 @@ class AgentServer(GenServer):
         """Set a new state."""
         if state is None and isinstance(self.state, dict | list | set):
             self._check_none(allow_none)
-        self.state = state
+        self.state: Any = state
+        if type(state) in _COLLECTIONS and len(self.state) >= self._large:
+            self._report_size(len(self.state))
 
     def swapped(self, pair: Any, isolate: bool | None, frm: Request[Any]) -> Any:  # noqa: FBT001
         """Set a new state, and return the answer."""
@@ -505,16 +513,28 @@ class AgentServer(GenServer):
 
     def _warn(self, function: Callable[..., Any], held: float) -> None:
         name = getattr(function, "__qualname__", None) or safe_text(function)
-        _log.warning(
-            "agent %s has been held for %s by %s: nobody else can use it meanwhile; "
-            "do the work outside, and send it only the result",
-            self._process.pid,
-            spell(held),
-            name,
-        )
+        if name not in self._told:
+            self._told.add(name)
+            _log.warning(
+                "agent %s has been held for %s by %s: nobody else can use it meanwhile; do the "
+                "work in a task and send the agent only the result, or write a GenServer that "
+                "replies later",
+                *(self._process.pid, spell(held), name),
+            )
         telemetry.execute(
             SLOW_EVENT, {"held": held}, {"pid": self._process.pid, "function": function}
         )
+
+    def _report_size(self, size: int) -> None:
+        """Say once that the state has become too large for an agent."""
+        self._large = inf
+        _log.warning(
+            "the state of agent %s has %d entries: every reader waits in one queue, and gets a "
+            "copy of what it asks for. A Table is read at once by all; a GenServer knows which "
+            "part is asked for",
+            *(self._process.pid, size),
+        )
+        telemetry.execute(LARGE_EVENT, {"entries": size}, {"pid": self._process.pid})
 
     # Events
 

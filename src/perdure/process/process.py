@@ -961,6 +961,10 @@ class ProcessRuntime(Protocol):
         """Return the runtime's single object of a class from a higher layer."""
         ...
 
+    def end_watch(self) -> None:
+        """Name no process that holds up its loop: somebody else does, who knows more."""
+        ...
+
     def wake_exit_waiters(self) -> None:
         """Wake everybody who waits for processes to end."""
         ...

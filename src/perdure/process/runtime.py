@@ -32,6 +32,7 @@ from perdure.process.lifecycle import (
     stop_gracefully,
 )
 from perdure.process.loop import new_loop, set_spin_time
+from perdure.process.loop_watch import INLINE, LoopWatch
 from perdure.process.names import Names
 from perdure.process.process import (
     Function,
@@ -50,7 +51,6 @@ from perdure.process.waiter import CURRENT, RUNNING, WAITING
 T = TypeVar("T")
 Inner = Callable[..., "asyncio.Future[Any]"]
 
-INLINE = "inline"
 _ECHO = 0.05  # seconds within which the same signal is an echo: no person is that quick
 
 
@@ -161,6 +161,7 @@ async def _end_tasks(timeout: float) -> None:
 
 async def _serve(runtime: "LoopRuntime", main: Function, args: tuple[Any, ...]) -> ExitResult:
     runtime.open(asyncio.get_running_loop())
+    runtime.start_watch()
     try:
         with _signals(runtime):
             root = spawn_process(runtime, None, main, args, SpawnOptions())
@@ -219,6 +220,7 @@ class Runtime:
             raise RuntimeError("this code already runs in a process: do not open a second Runtime")
         runtime = self._runtime
         runtime.open(asyncio.get_running_loop())
+        runtime.start_watch()
         runtime.root = AdoptedProcess(runtime, task)
         runtime.processes[runtime.root.pid] = runtime.root
         self._token = CURRENT.set(runtime.root)
@@ -272,6 +274,7 @@ class LoopRuntime:
         self.names: Names[Process] = Names()
         self.spawn_ids: dict[str, SpawnTarget] = {}
         self.root: Process | None = None
+        self.watch: LoopWatch | None = None  # names processes that hold up their loop
         self.process_class: type[Process] = Process
         self.hosts: dict[str, Host] = {}  # those that run
         self.node: NodePort | None = None  # its boundary to other loops, if there are any
@@ -327,6 +330,19 @@ class LoopRuntime:
         set_spin_time(loop, self.settings.busy_wait)
         self.deadlines = Deadlines(loop)
         install(loop)
+
+    def start_watch(self) -> None:
+        """Watch the loop from a thread; not in virtual time."""
+        if isinstance(self.clock, SystemClock):
+            self.watch = LoopWatch()
+            self.watch.add(self)
+            self.watch.start()
+            self.at_close(self.watch.stop)
+
+    def end_watch(self) -> None:
+        """Name no process that holds up its loop: somebody else does, who knows more."""
+        if self.watch is not None:
+            self.watch.remove(self)
 
     def at_close(self, closer: Callable[[], None]) -> None:
         """Call a function when the runtime is closed."""

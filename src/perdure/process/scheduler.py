@@ -101,6 +101,11 @@ class Scheduler:
         """Whether a test decides the order of steps."""
         return self._shuffle is not None
 
+    @property
+    def turn_ends(self) -> float:
+        """When the turn that runs now should end; another value in every turn."""
+        return self._yield_at
+
     def schedule_turn(self) -> None:
         """Ask the loop for a turn."""
         self.turn_scheduled = True

@@ -11,8 +11,6 @@ import asyncio
 import logging
 import sys
 import threading
-from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 from perdure.base.clock import SystemClock
@@ -20,7 +18,8 @@ from perdure.engine.journal.run import Operation, Run
 from perdure.engine.worker.node import WorkerNode
 from perdure.process.api import events as process_events
 from perdure.process.event import Cancel
-from perdure.process.process import Process
+from perdure.process.loop_watch import place_in
+from perdure.process.process import Process, current
 
 _log = logging.getLogger("perdure.worker")
 
@@ -28,7 +27,6 @@ _LOOK_EVERY = 0.25  # seconds
 _BLOCKED_AFTER = 1.0  # a loop that does not answer for this long is blocked
 _AGAIN_AFTER = 10  # a block is told again when it is this many times as long
 
-_OURS = str(Path(__file__).parents[2])
 _CLOCK = SystemClock()
 
 
@@ -80,6 +78,7 @@ def _is_part_of(task: object, process: Process) -> bool:
 
 async def watch_loop(node: WorkerNode) -> None:
     """Watch the loop from a thread; runs until it is cancelled."""
+    current().runtime.end_watch()  # it knows nothing of jobs and steps
     watch = LoopWatch(node, threading.get_ident())
     watch.start()
     try:
@@ -118,7 +117,7 @@ class LoopWatch(threading.Thread):
     def _tell(self, seconds: float) -> None:
         blocker = find_blocker(self._node)
         frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the only way to look at a thread
-        where = _place(frames.get(self._loop_thread))
+        where = place_in(frames.get(self._loop_thread))
         if blocker is None:
             _log.warning("the event loop is blocked for %.1f s%s", seconds, where)
             return
@@ -131,13 +130,3 @@ class LoopWatch(threading.Thread):
     def stop(self) -> None:
         """End soon."""
         self._end.set()
-
-
-def _place(frame: FrameType | None) -> str:
-    """Return the line at which code is that is not ours, for people."""
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-        frame = frame.f_back
-    if frame is None:
-        return ""
-    code = frame.f_code
-    return f", at {Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"

@@ -402,6 +402,9 @@ class ThreadWorker:
     async def _live(self, runtime: LoopRuntime) -> None:
         loop = asyncio.get_running_loop()
         runtime.open(loop)
+        if (watch := self._root.runtime.watch) is not None:
+            watch.add(runtime)
+            runtime.at_close(lambda: watch.remove(runtime))
         share_processes(runtime)
         self.node = node = Node(runtime)
         hub = self._root.hub
