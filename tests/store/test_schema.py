@@ -241,6 +241,7 @@ _LOOKS_AT_ALL = {
     "unclaimed",
     "ids_like",
     *(each.name for each in (*INVARIANTS, *SIGNS)),
+    "effects_without_undo",  # of the doctor, as they are
 }
 
 
