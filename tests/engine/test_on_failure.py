@@ -10,12 +10,13 @@ import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.approvals import Person
-from perdure.base.errors import DecisionRefused, Permanent
+from perdure.base.errors import DecisionRefused, IllegalTransition, Permanent
 from perdure.engine.handle import Handle
 from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms
+from perdure.jobs.items import ItemPolicy
 from perdure.jobs.model import EntryKind, JobChange, JobQuery, QueueLimit, Write
 from perdure.jobs.on_failure import UNDO_QUESTION
 from perdure.jobs.outbox import NoticeKind
@@ -669,9 +670,11 @@ class Migration:
     def __init__(self, app: App, on_error: Any = "fail") -> None:
         self.rows: list[int] = []
         self.poison = {7}
+        self.tries = 0
 
         @app.step(retry=ONCE)
         async def migrate(ctx: StepContext, count: int) -> int:
+            self.tries += 1
             async for row in ctx.items(range(count), on_error=on_error):
                 if row in self.poison:
                     raise ValueError(f"row {row} is poison")
@@ -724,3 +727,65 @@ async def test_a_person_leaves_the_rows_in_quarantine_out(app: App) -> None:
         await handle.skip("migrate#1", "row 7 is not needed", output=19, by="kim")
         assert await handle.result("20s") == 19
     assert rows.rows == [row for row in range(20) if row != 7]
+
+
+@pytest.mark.parametrize("on_error", ["fail", "quarantine"])
+def test_a_person_leaves_out_the_rows_that_failed_and_all_others_are_done_once(
+    url: str, on_error: str
+) -> None:
+    @durable
+    async def case(app: App) -> None:
+        rows = Migration(app, on_error)
+        async with app.running():
+            handle = await parked(app, rows.job(20))
+            await handle.skip_item("migrate", "row 7 is not needed", by="kim")
+            assert await handle.result("20s") == 20
+        assert rows.rows == [row for row in range(20) if row != 7]
+
+    case(url)
+
+
+@durable
+async def test_two_poison_rows_are_left_out_one_after_the_other(app: App) -> None:
+    rows = Migration(app)
+    rows.poison = {7, 8}
+    async with app.running():
+        handle = await parked(app, rows.job(20))
+        await handle.skip_item("migrate", "row 7 is not needed", by="kim")
+        while await handle.status() is not PARKED or rows.tries < 2:
+            pass
+        await handle.skip_item("migrate", "neither is row 8", by="kim")
+        assert await handle.result("20s") == 20
+    assert rows.rows == [row for row in range(20) if row not in (7, 8)]
+
+
+@durable
+async def test_only_a_step_that_failed_at_an_item_can_leave_one_out(app: App) -> None:
+    shop = Shop(app, on_failure="park")
+
+    @app.step(retry=ONCE)
+    async def walks_and_fails(ctx: StepContext) -> None:
+        async for _ in ctx.items(range(3)):
+            pass
+        raise Permanent("after the last item")
+
+    @app.job(on_failure="park")
+    async def walks(ctx: JobContext) -> None:
+        await walks_and_fails()
+
+    async with app.running():
+        handles = [await parked(app, shop.order()), await parked(app, walks())]
+    for handle, step in zip(handles, ("act#2", "walks_and_fails#1"), strict=True):
+        with pytest.raises(IllegalTransition, match="has not failed at an item"):
+            await handle.skip_item(step, "why not", by="kim")
+    with pytest.raises(IllegalTransition, match="has not failed at an item"):
+        await handles[0].skip_item("act#1", "why not", by="kim")
+
+
+@durable
+async def test_an_item_is_tried_as_often_as_its_policy_says(app: App) -> None:
+    rows = Migration(app, ItemPolicy(on_error="skip", attempts=3))
+    async with app.running():
+        assert await (await app.submit(rows.job(20))).result("20s", if_parked="raise") == 20
+    assert rows.rows == [row for row in range(20) if row != 7]
+    assert rows.tries == 4

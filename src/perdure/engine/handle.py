@@ -256,6 +256,16 @@ class Handle(Generic[R]):
         entry = await self._entry(step)
         await self._command("skip", by, reason, seq=entry.seq, output=_said(output))
 
+    async def skip_item(self, step: str, reason: str, *, by: str = "") -> None:
+        """Leave out the item of `ctx.items` at which a step has failed, and run the step again.
+
+        If the items that failed are in quarantine, all of them are left out.
+
+        Raises:
+            IllegalTransition: The step has not failed at an item, or the job does not wait for it.
+        """
+        await self._command("skip_item", by, reason, seq=(await self._entry(step)).seq)
+
     async def compensate(self, reason: str = "", *, by: str = "") -> None:
         """Undo what a failed, cancelled or parked job has done."""
         await self._command("compensate", by, reason)

@@ -222,6 +222,7 @@ class SyncHandle(Facade[Handle[R]], Generic[R]):
     resume = blocking(Handle[Any].resume)
     retry = blocking(Handle[Any].retry)
     skip = blocking(Handle[Any].skip)
+    skip_item = blocking(Handle[Any].skip_item)
     compensate = blocking(Handle[Any].compensate)
     resolve = blocking(Handle[Any].resolve)
     abandon_undo = blocking(Handle[Any].abandon_undo)

@@ -27,6 +27,7 @@ from perdure.jobs.failure import Failure
 OnError: TypeAlias = Literal["fail", "skip", "quarantine"]
 
 MAX_BAD_ITEMS = 100  # that are kept with their errors: a checkpoint must stay small
+BY_A_PERSON = "a person left it out"
 LONGEST_TEXT = 200  # characters that are kept of a key or an error
 
 ItemKey: TypeAlias = str | int
@@ -87,7 +88,8 @@ class _Saved(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
     again: list[int] = field(
         default_factory=list[int]
     )  # released from quarantine, to be retried first
-    trouble: tuple[int, int] | None = None  # the item that failed last, and how often
+    trouble: list[int] | None = None  # the item that failed last, and how often
+    left: list[int] = field(default_factory=list[int])  # a person leaves them out
     ended: bool = False  # every item was tried
     # What the code has collected: pairs of the position of an item, and a result of it.
     results: list[list[Any]] = field(default_factory=list[list[Any]])
@@ -158,10 +160,11 @@ class Cursor:
 
     def remaining(self) -> Iterator[int]:
         """Yield the positions to work on; settle each one before asking for the next."""
-        while self._saved.again:
-            yield self._saved.again[0]
-        while self._saved.place < len(self._keys):
-            yield self._saved.place
+        while (place := _next(self._saved)) < len(self._keys):
+            if place in self._saved.left:
+                self._leave_out(place)
+            else:
+                yield place
 
     @property
     def key_in_hand(self) -> str:
@@ -214,12 +217,14 @@ class Cursor:
         """Decide what follows the failure of the item in hand."""
         place, self.in_hand = self.in_hand, None
         self._collected = []
-        if place is None or self.policy.on_error == "fail":
+        if place is None:
             return ItemVerdict.FAIL
         known = self._saved.trouble
         tries = 1 + (known[1] if known and known[0] == place else 0)
+        self._saved.trouble = [place, tries]
+        if self.policy.on_error == "fail":
+            return ItemVerdict.FAIL
         if tries < self.policy.attempts and not failure.permanent:
-            self._saved.trouble = (place, tries)
             return ItemVerdict.AGAIN
         return self._put_aside(place, failure)
 
@@ -247,6 +252,13 @@ class Cursor:
         self._settle(place)
         return ItemVerdict.CONTINUE
 
+    def _leave_out(self, place: int) -> None:
+        self._saved.left.remove(place)
+        if len(self._saved.skipped) < MAX_BAD_ITEMS:
+            shown = str(self._keys[place])[:LONGEST_TEXT]
+            self._saved.skipped.append(BadItem(place, shown, BY_A_PERSON))
+        self._settle(place)
+
     def _settle(self, place: int) -> None:
         saved = self._saved
         saved.trouble = None
@@ -255,6 +267,22 @@ class Cursor:
         elif place == saved.place:
             saved.place += 1
             self._before.add(str(self._keys[place]))
+
+
+def _next(saved: _Saved) -> int:
+    return saved.again[0] if saved.again else saved.place
+
+
+def leave_next_out(checkpoint: bytes) -> bytes | None:
+    """Return a checkpoint without the item at which a step failed; None if it failed elsewhere."""
+    if not is_of_items(checkpoint):
+        return None
+    saved = decode(checkpoint, _Saved)
+    if saved.ended:  # what is in quarantine is all that is left
+        saved.left += [aside.place for aside in saved.quarantined]
+    elif saved.trouble is not None:
+        saved.left.append(saved.trouble[0])
+    return msgspec.json.encode(saved) if saved.left else None
 
 
 def _twins(keys: Sequence[ItemKey]) -> dict[int, int]:

@@ -333,10 +333,11 @@ class Command(Struct, frozen=True, kw_only=True):
     """What a person, or a program on their behalf, asks of a job. Every command is audited."""
 
     job_id: str
-    action: str  # cancel | pause | resume | retry | skip | compensate | compensate_child | resolve
+    # cancel | pause | resume | retry | skip | skip_item | compensate | compensate_child | resolve
+    action: str
     actor: str
     reason: str = ""
-    seq: int | None = None  # retry: from this entry on; skip: this entry
+    seq: int | None = None  # retry: from this entry on; skip, skip_item: this entry
     output: bytes | None = (
         None  # skip, resolve: the result that the step or call is said to have had
     )

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "retry": ("bulk", "retry", "Retry failed jobs from where they failed, or all that match."),
     "compensate": ("single", "compensate", "Undo jobs that failed or need attention."),
     "skip": ("single", "skip", "Mark a step as done, because somebody did it by hand."),
+    "skip-item": ("single", "skip_item", "Leave out the item at which a step has failed."),
     "abandon-undo": ("single", "abandon_undo", "Continue an undo without a failed part."),
     "fork": ("single", "fork", "Submit a copy of a job from one of its steps on."),
     "send": ("single", "send", "Send a message to a job."),

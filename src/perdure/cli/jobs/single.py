@@ -1,4 +1,4 @@
-"""`perdure jobs compensate`, `skip`, `abandon-undo`, `fork` and `send`: commands to one job."""
+"""`perdure jobs compensate`, `skip`, `skip-item`, `abandon-undo`, `fork`, `send`: of one job."""
 
 from typing import Annotated, Any, cast
 
@@ -52,6 +52,21 @@ def skip(  # noqa: PLR0913  an option is a parameter
         await handle.skip(step, reason, output=parse(read_argument(result), "the result"), by=by)
 
     control(find_caller(app, url), job, output, command)
+
+
+def skip_item(  # noqa: PLR0913  an option is a parameter
+    job: JobArgument,
+    step: Annotated[str, typer.Argument(help="The step that failed, such as `migrate#1`.")],
+    *,
+    by: ByOption,
+    reason: ReasonOption,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Leave out the item at which a step of a job has failed, and continue with the next one."""
+    caller = find_caller(app, url)
+    control(caller, job, output, lambda handle: handle.skip_item(step, reason, by=by))
 
 
 def abandon_undo(  # noqa: PLR0913  an option is a parameter

@@ -66,7 +66,7 @@ from perdure.jobs.text_limits import check_given
 
 # The commands by which a person tells a job to continue, as its log names them.
 RETRY: Final = ("retry.asked",)
-_CONTINUE: Final = (*RETRY, "resume.asked", "skip.asked")
+_CONTINUE: Final = (*RETRY, "resume.asked", "skip.asked", "skip_item.asked")
 
 _APPROVER: Final = frozenset({APPROVER})
 _JUST_AFTER: Final = 0.001  # seconds

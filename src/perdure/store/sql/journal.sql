@@ -85,6 +85,13 @@ SELECT seq FROM journal WHERE job_id = :id AND id = :entry
 UPDATE journal SET state = 'SKIPPED', output = :output, error = NULL, wake_at = NULL, ended_at = :now
 WHERE job_id = :id AND seq = :seq
 
+-- name: entry_checkpoint
+SELECT checkpoint, state FROM journal WHERE job_id = :id AND seq = :seq
+
+-- name: skip_item
+UPDATE journal SET checkpoint = :checkpoint, checkpoint_no = checkpoint_no + 1
+WHERE job_id = :id AND seq = :seq
+
 -- name: forget_journal
 DELETE FROM journal WHERE job_id = :id AND seq < :seq
 

@@ -12,6 +12,7 @@ from perdure.jobs.bulk import BulkResult
 from perdure.jobs.effect import Choice
 from perdure.jobs.failure import Failure
 from perdure.jobs.fleet import kind_of
+from perdure.jobs.items import leave_next_out
 from perdure.jobs.model import Command, EntryKind, JobEvent
 from perdure.jobs.on_failure import UNDO_QUESTION, begins_undo
 from perdure.jobs.outbox import NoticeKind, alert_key
@@ -73,6 +74,8 @@ def command(session: Session, command: Command) -> None:
         _begin_again(session, job, command)
     elif command.action == "skip":
         _skip(session, job, command)
+    elif command.action == "skip_item":
+        _skip_item(session, job, command)
     _apply(session, job, decision)
     if job.state == _S.NEEDS_ATTENTION and decision.state != job.state:
         withdraw_open(session, [job.id], session.now(), UNDO_QUESTION)
@@ -355,6 +358,7 @@ _DECISIONS = {
     "resume": _resume,
     "retry": _retry,
     "skip": _skip_step,
+    "skip_item": _retry,
 }
 
 
@@ -416,6 +420,20 @@ def _skip(session: Session, job: _JobNow, asked: Command) -> None:
     if kind == EntryKind.UNDO:
         session.run("count_failed_undos", id=job.id)
     withdraw_open(session, [job.id], now, step)
+
+
+def _skip_item(session: Session, job: _JobNow, asked: Command) -> None:
+    """Leave the item out at which a step has failed, and give the step a fresh set of attempts."""
+    found = session.one("entry_checkpoint", id=job.id, seq=asked.seq)
+    kept = None if found is None or job.undoing else rows.payload(found[0])
+    without = None if kept is None else leave_next_out(kept)
+    if found is None or found[1] != StepState.FAILED or without is None:
+        raise IllegalTransition(
+            f"entry {asked.seq} of job {job.id} has not failed at an item of ctx.items: skip the "
+            "whole step, or retry it"
+        )
+    session.run("skip_item", id=job.id, seq=asked.seq, checkpoint=rows.text(without))
+    session.run("retry_entries", id=job.id, seq=asked.seq, skipped=-1)
 
 
 def send(session: Session, job_id: str, topic: str, payload: bytes, key: str | None = None) -> bool:

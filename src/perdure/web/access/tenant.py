@@ -71,7 +71,7 @@ from perdure.web.access.tokens import (
 )
 
 JobAction: TypeAlias = Literal[
-    "cancel", "pause", "resume", "retry", "skip", "compensate", "abandon_undo"
+    "cancel", "pause", "resume", "retry", "skip", "skip_item", "compensate", "abandon_undo"
 ]
 DEFAULT_TENANT: Final = "default"
 RECENT: Final = 15 * 60.0  # seconds within which a sign-in is recent
@@ -257,13 +257,14 @@ class TenantHandle:
             job_id: The job.
             action: What it shall do.
             reason: For its log.
-            step: For retry, skip and abandon_undo: the step ("load#2").
+            step: For retry, skip, skip_item and abandon_undo: the step ("load#2").
             output: For skip: the result that the step is said to have had.
 
         Raises:
             JobNotFound, IllegalTransition, LookupError: It is refused; nothing was changed.
         """
-        self._need(Permission("jobs.abandon" if action == "abandon_undo" else f"jobs.{action}"))
+        others = {"abandon_undo": "abandon", "skip_item": "skip"}
+        self._need(Permission(f"jobs.{others.get(action, action)}"))
         handle, by = await self._handle(job_id), self._actor
         match action:
             case "retry":
@@ -271,6 +272,8 @@ class TenantHandle:
             case "skip":
                 await self._refuse_if_asked(job_id, _given(step))
                 await handle.skip(_given(step), reason, output=output, by=by)
+            case "skip_item":
+                await handle.skip_item(_given(step), reason, by=by)
             case "abandon_undo":
                 await handle.abandon_undo(_given(step), reason, by=by)
             case "cancel" | "pause" | "resume" | "compensate":

@@ -26,7 +26,7 @@ class CommandBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         reason: For the log of the job.
-        step: retry: from this step on; skip, abandon_undo: which one ("load#2").
+        step: retry: from this step on; skip, skip_item, abandon_undo: which one ("load#2").
         output: skip: the result that the step is said to have had.
     """
 
@@ -93,16 +93,18 @@ _PERMISSIONS: Final[dict[JobAction, Permission]] = {
     "resume": Permission.JOBS_RESUME,
     "retry": Permission.JOBS_RETRY,
     "skip": Permission.JOBS_SKIP,
+    "skip_item": Permission.JOBS_SKIP,
     "compensate": Permission.JOBS_COMPENSATE,
     "abandon_undo": Permission.JOBS_ABANDON,
 }
-_NEED_STEP: Final = ("skip", "abandon_undo")
+_NEED_STEP: Final = ("skip", "skip_item", "abandon_undo")
 _WORDS: Final[dict[JobAction, str]] = {
     "cancel": "Cancel a job",
     "pause": "Pause a job",
     "resume": "Continue a paused or parked job",
     "retry": "Run a failed job again",
     "skip": "Record a step as done by hand",
+    "skip_item": "Leave out the item at which a step has failed",
     "compensate": "Undo what a job has done",
     "abandon_undo": "Continue an undo without a part that failed",
 }
