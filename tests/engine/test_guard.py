@@ -3,6 +3,9 @@
 import asyncio
 import inspect
 import logging
+import os
+import smtplib
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -133,6 +136,35 @@ def test_a_command_is_named_without_its_arguments(small: App) -> None:
     text = refusal(small, asks)
     assert "/bin/echo" in text
     assert "password" not in text
+
+
+def test_a_worker_is_not_replaced_by_another_program(small: App) -> None:
+    async def replaces(_: JobContext) -> None:
+        os.execv("/no/such/program", ["program"])
+
+    assert "the subprocess '/no/such/program'" in refusal(small, replaces)
+
+
+def test_a_mail_over_a_connection_of_a_step_is_refused(small: App, at: Outside) -> None:
+    mails = smtplib.SMTP()  # not connected: what counts is that it is about to send
+
+    async def sends(_: JobContext) -> None:
+        mails.sock = socket.socket()
+        try:
+            mails.putcmd("mail", "FROM:<kim@example.com>")
+        finally:
+            mails.sock.close()
+
+    assert "a mail command over SMTP" in refusal(small, sends)
+
+
+def test_a_name_server_may_be_asked(small: App) -> None:
+    async def asks(_: JobContext) -> str:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender, suppress(OSError):
+            sender.sendto(b"x", ("127.0.0.1", 53))
+        return "asked"
+
+    assert small.run_sync(job_of(small, asks)()) == "asked"
 
 
 async def _in_gather(do: Callable[[], None]) -> None:

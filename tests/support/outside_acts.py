@@ -239,6 +239,14 @@ def _multiprocessing(at: Outside) -> None:
     child.join()
 
 
+def _fork(at: Outside) -> None:
+    child = os.fork()
+    if child == 0:
+        os.close(os.open(at.mark, os.O_CREAT))
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
 ACTS = [
     Act("httpx", _httpx, "httpx"),
     Act("httpx-async", _httpx_async, "httpx"),
@@ -263,6 +271,7 @@ ACTS = [
     Act("system", _system),
     Act("posix_spawn", _posix_spawn),
     Act("multiprocessing", _multiprocessing),
+    Act("fork", _fork),
 ]
 
 

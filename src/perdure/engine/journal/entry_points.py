@@ -73,7 +73,6 @@ EVENTS: Final[Mapping[str, Describe]] = {
     "subprocess.Popen": _popen,
     "os.system": _program,
     "os.exec": _program,
-    "os.spawn": lambda args: _program((args[1],)),
     "os.posix_spawn": _program,
     "os.fork": lambda _: "a fork of this process",
     "os.forkpty": lambda _: "a fork of this process",
