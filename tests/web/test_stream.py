@@ -22,6 +22,7 @@ from perdure.web.shutdown import ServerShutdown
 from perdure.web.stream import MOST_OF_ONE, MOST_OF_TENANT, Streams
 from tests.support.asgi_request import SentRequest
 from tests.support.live_server import KIM, following, served
+from tests.support.store import claim_one, new_job, sql
 from tests.support.web_client import TrustingGate
 
 
@@ -218,6 +219,20 @@ async def test_a_server_that_is_told_to_stop_says_bye_to_open_streams_and_ends(
         program.send_signal(signal.SIGTERM)
         assert await frames.next("bye") == {"code": "shutdown"}
         await program.wait()  # with the client still there
+
+
+async def test_a_job_that_only_works_on_is_not_passed_on_again(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.web.changes.READ_AT_MOST_EVERY", 0.0)
+    changes, store = Changes(app), await app.store()
+    begins = await changes.now()
+    await store.submit([new_job("busy")])
+    await claim_one(store)
+    (batch,) = await changes.since(begins.number)
+    assert [row.id for row in batch.rows] == ["busy"]
+    sql(app.url, "UPDATE lease SET since = since - 5")  # its worked time and heartbeat are others
+    assert await changes.since(batch.number) == []
 
 
 async def test_neither_one_principal_nor_one_tenant_can_take_all_streams(app: App) -> None:
