@@ -37,6 +37,7 @@ from perdure.integrations.durable_calls import (
     Price,
     ToolOptions,
     ToolRun,
+    allowed,
     ask,
     budget_decides,
     emit,
@@ -69,6 +70,7 @@ with extra("adk", "a durable run of Google's Agent Development Kit"):
     from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
     from google.adk.tools import AgentTool, BaseTool, ToolContext
     from google.adk.tools.base_authenticated_tool import BaseAuthenticatedTool
+    from google.adk.tools.base_toolset import BaseToolset
     from google.adk.tools.tool_confirmation import ToolConfirmation
 
 ADAPTER: Final = "adk"
@@ -125,6 +127,9 @@ class PerdurePlugin(BasePlugin):
             agent.model = DurableLlm(
                 model=inner.model, inner=inner, agent=agent.name, price=self._price
             )
+            for each in cast("list[Any]", agent.tools):
+                if isinstance(each, BaseToolset):  # one of MCP connects at every replay
+                    cast("Any", each).get_tools = allowed(each.get_tools)
 
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext

@@ -41,6 +41,7 @@ from perdure.integrations.durable_calls import (
     Price,
     ToolOptions,
     ToolRun,
+    allowed,
     ask_all,
     budget_decides,
     emit,
@@ -188,6 +189,7 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
 
     def _build_mcp_toolset(self, toolset: Any) -> Any:
         toolset.process_tool_call = _KeyedCalls(toolset.process_tool_call)
+        toolset.__aenter__ = allowed(toolset.__aenter__)  # it connects at every replay
         return super()._build_mcp_toolset(toolset)
 
     @property
