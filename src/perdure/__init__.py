@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from perdure.engine.sync import SyncHandle
     from perdure.jobs.budget import Budget, BudgetLimits
     from perdure.jobs.bulk import BulkReport
-    from perdure.jobs.definition import Call, JobDefinition, Step
+    from perdure.jobs.definition import Call, JobCall, JobDefinition, Step, StepCall
     from perdure.jobs.effect import DidNotHappen, Effect, EffectState, Happened, Unknown
     from perdure.jobs.items import ItemPolicy
     from perdure.jobs.model import Job, JobEvent, JobQuery, JournalEntry, QueueLimit
@@ -72,6 +72,7 @@ _MODULE_OF = {
     "Happened": "perdure.jobs.effect",
     "ItemPolicy": "perdure.jobs.items",
     "Job": "perdure.jobs.model",
+    "JobCall": "perdure.jobs.definition",
     "JobContext": "perdure.engine.run.context",
     "JobDefinition": "perdure.jobs.definition",
     "JobEvent": "perdure.jobs.model",
@@ -91,6 +92,7 @@ _MODULE_OF = {
     "Secret": "perdure.base.secret",
     "Settings": "perdure.base.settings",
     "Step": "perdure.jobs.definition",
+    "StepCall": "perdure.jobs.definition",
     "StepContext": "perdure.engine.steps.step_context",
     "StepState": "perdure.jobs.state",
     "SyncHandle": "perdure.engine.sync",
@@ -131,6 +133,7 @@ __all__ = [
     "Happened",
     "ItemPolicy",
     "Job",
+    "JobCall",
     "JobContext",
     "JobDefinition",
     "JobEvent",
@@ -150,6 +153,7 @@ __all__ = [
     "Secret",
     "Settings",
     "Step",
+    "StepCall",
     "StepContext",
     "StepState",
     "SyncHandle",

@@ -47,6 +47,7 @@ from perdure.engine.worker.worker import (
 from perdure.jobs.definition import (
     Call,
     GuardMode,
+    JobCall,
     JobDefinition,
     OnFailure,
     check_guard,
@@ -137,7 +138,7 @@ class App(JobRegistry, Caller):
         return await prune(database, over, await store.now() - (job_seconds(older_than) or 0.0))
 
     @overload
-    async def submit(self, call: Call[R], /, **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+    async def submit(self, call: JobCall[R], /, **options: Unpack[SubmitOptions]) -> Handle[R]: ...
     @overload
     async def submit(self, call: Plan, /, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
     async def submit(self, call: Any, /, **options: Unpack[SubmitOptions]) -> Handle[Any]:
@@ -160,7 +161,7 @@ class App(JobRegistry, Caller):
         return handle
 
     async def submit_many(
-        self, calls: Iterable[Call[R]], /, **options: Unpack[SubmitOptions]
+        self, calls: Iterable[JobCall[R]], /, **options: Unpack[SubmitOptions]
     ) -> list[Handle[R]]:
         """Store many jobs at once, all of them or none; return their handles.
 
@@ -235,7 +236,7 @@ class App(JobRegistry, Caller):
                 self._nodes.remove(node)
 
     @overload
-    async def run(self, call: Call[R], /, **options: Unpack[SubmitOptions]) -> R: ...
+    async def run(self, call: JobCall[R], /, **options: Unpack[SubmitOptions]) -> R: ...
     @overload
     async def run(self, call: Plan, /, **options: Unpack[SubmitOptions]) -> Any: ...
     async def run(self, call: Any, /, **options: Unpack[SubmitOptions]) -> Any:
@@ -256,7 +257,7 @@ class App(JobRegistry, Caller):
             return await handle.result(if_parked="raise")
 
     @overload
-    def run_sync(self, call: Call[R], /, **options: Unpack[SubmitOptions]) -> R: ...
+    def run_sync(self, call: JobCall[R], /, **options: Unpack[SubmitOptions]) -> R: ...
     @overload
     def run_sync(self, call: Plan, /, **options: Unpack[SubmitOptions]) -> Any: ...
     @overload
@@ -274,7 +275,7 @@ class App(JobRegistry, Caller):
         async def main() -> Any:
             try:
                 if is_call:
-                    return await self.run(cast("Call[Any]", call), **options)
+                    return await self.run(cast("JobCall[Any]", call), **options)
                 if isinstance(call, JobDefinition):
                     job_of_call(call, "app.run_sync")
                 async with self.running():
@@ -338,7 +339,7 @@ class SyncApp(SyncCaller[App]):
     """An app for plain code: as `App`, but its methods wait for what they return."""
 
     @overload
-    def submit(self, call: Call[R], /, **options: Unpack[SubmitOptions]) -> SyncHandle[R]: ...
+    def submit(self, call: JobCall[R], /, **options: Unpack[SubmitOptions]) -> SyncHandle[R]: ...
     @overload
     def submit(self, call: Plan, /, **options: Unpack[SubmitOptions]) -> SyncHandle[Any]: ...
     def submit(self, call: Any, /, **options: Any) -> SyncHandle[Any]:
@@ -346,7 +347,7 @@ class SyncApp(SyncCaller[App]):
         return SyncHandle(self._wait(App.submit, (call,), **options), self._thread)
 
     def submit_many(
-        self, calls: Iterable[Call[R]], /, **options: Unpack[SubmitOptions]
+        self, calls: Iterable[JobCall[R]], /, **options: Unpack[SubmitOptions]
     ) -> list[SyncHandle[R]]:
         """Store many jobs at once, all of them or none: see `App.submit_many`."""
         handles = self._wait(App.submit_many, (calls,), **options)

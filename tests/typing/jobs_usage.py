@@ -11,6 +11,7 @@ from perdure import (
     BudgetLimits,
     Call,
     Handle,
+    JobCall,
     JobContext,
     JobDefinition,
     JobState,
@@ -20,6 +21,7 @@ from perdure import (
     Ref,
     Retry,
     Step,
+    StepCall,
     StepContext,
     SyncStepContext,
     current_job,
@@ -101,20 +103,20 @@ def takes(step: Step[[int], int], job: JobDefinition[[str], bool], call: Call[ob
 
 def definitions() -> None:
     takes(load, nightly, load(3))  # what is only read may be wider: a Call[int] is a Call[object]
-    assert_type(load(3), Call[int])
-    assert_type(size("x", limit=3), Call[float])
-    assert_type(pay(1.5), Call[str])
-    assert_type(digest("x"), Call[bytes])
-    assert_type(digest_slowly("x"), Call[bytes])
-    assert_type(convert(1), Call[str])
-    assert_type(send_mail(Mail("kim")), Call[str])
-    assert_type(send_mail_too(Mail("kim")), Call[str])
-    assert_type(convert_files(["a"]), Call[int])
-    assert_type(app.add(Convert())(["a"]), Call[int])
+    assert_type(load(3), StepCall[int])
+    assert_type(size("x", limit=3), StepCall[float])
+    assert_type(pay(1.5), StepCall[str])
+    assert_type(digest("x"), StepCall[bytes])
+    assert_type(digest_slowly("x"), StepCall[bytes])
+    assert_type(convert(1), StepCall[str])
+    assert_type(send_mail(Mail("kim")), StepCall[str])
+    assert_type(send_mail_too(Mail("kim")), StepCall[str])
+    assert_type(convert_files(["a"]), StepCall[int])
+    assert_type(app.add(Convert())(["a"]), StepCall[int])
     assert_type(load.unpack_result(b"1"), int)
-    assert_type(nightly("monday"), Call[bool])
-    assert_type(weekly(days=3), Call[None])
-    assert_type(load(3).options(timeout="2m", retry=Retry(attempts=9), id="page 3"), Call[int])
+    assert_type(nightly("monday"), JobCall[bool])
+    assert_type(weekly(days=3), JobCall[None])
+    assert_type(load(3).options(timeout="2m", retry=Retry(attempts=9), id="page 3"), StepCall[int])
 
 
 # In the code of a job
@@ -221,8 +223,8 @@ def book_slowly(ctx: SyncStepContext, db: sqlite3.Connection, order: str) -> int
 
 
 def transactions() -> None:
-    assert_type(book("tea"), Call[int])
-    assert_type(book_slowly("tea"), Call[int])
+    assert_type(book("tea"), StepCall[int])
+    assert_type(book_slowly("tea"), StepCall[int])
 
 
 async def main() -> int: ...

@@ -5,6 +5,7 @@
 
 # ruff: noqa: E501  what is expected of a line stands on it
 # fmt: off
+# mypy: enable-error-code="unused-awaitable"
 
 import sqlite3
 from dataclasses import dataclass
@@ -61,6 +62,11 @@ async def calls(ctx: JobContext) -> None:
     await ctx.child("nightly")  # E: pyright=reportArgumentType mypy=arg-type
     await load(3).options(timeuot="2s")  # E: pyright=reportCallIssue mypy=call-arg
     await load(3).options(retry=3)  # E: pyright=reportArgumentType mypy=arg-type
+    load(3)  # E: mypy=unused-awaitable
+    load(3).options(id="x")  # E: mypy=unused-awaitable
+    nightly("monday")  # E: mypy=unused-awaitable
+    ctx.sleep("1s")  # E: mypy=unused-awaitable
+    await ctx.child(load(3))  # E: pyright=reportArgumentType mypy=arg-type
     await 3  # E: pyright=reportGeneralTypeIssues mypy=misc
     registry.step(attempts=3)  # E: pyright=reportCallIssue mypy=call-overload
     registry.job(on_cancel="explode")  # E: pyright=reportArgumentType mypy=call-overload
@@ -135,6 +141,11 @@ async def outside() -> None:
     await app.submit(nightly("monday"), labels=["team"])  # E: pyright=reportArgumentType,reportCallIssue mypy=call-overload
     _handle: Handle[str] = await app.submit(nightly("monday"))  # E: pyright=reportAssignmentType mypy=arg-type
     (await (await app.submit(nightly("monday"))).result()).upper()  # E: pyright=reportAttributeAccessIssue,reportUnknownMemberType mypy=attr-defined
+    await app.submit(load(3))  # E: pyright=reportArgumentType,reportCallIssue mypy=call-overload
+    await app.submit(load(3).options(timeout="2s"))  # E: pyright=reportArgumentType,reportCallIssue mypy=call-overload
+    await app.run(load(3))  # E: pyright=reportArgumentType,reportCallIssue mypy=call-overload
+    await app.submit_many([load(3)])  # E: pyright=reportArgumentType mypy=arg-type
+    app.run_sync(load(3))  # E: pyright=reportArgumentType,reportCallIssue mypy=call-overload
     app.run_sync(nightly)  # E: pyright=reportArgumentType,reportCallIssue mypy=arg-type
 
 
@@ -153,6 +164,7 @@ def plans() -> None:
     Plan(load)  # E: pyright=reportArgumentType mypy=arg-type
     Plan("load", name="x")  # E: pyright=reportArgumentType mypy=arg-type
     Plan(load("x"), name="x")  # E: pyright=reportArgumentType mypy=arg-type
+    Plan(nightly("monday"), name="x")  # E: pyright=reportArgumentType mypy=arg-type
     Plan(load(3), nmae="x")  # E: pyright=reportCallIssue mypy=call-arg
 
 

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from perdure.base.errors import UnknownName
 from perdure.engine.submission import SubmitOptions
 from perdure.jobs.cron import CatchUp, check_cron, next_time
-from perdure.jobs.definition import Call
+from perdure.jobs.definition import JobCall
 from perdure.jobs.model import NewJob, Schedule
 from perdure.jobs.plan import Plan
 from perdure.jobs.text_limits import check_given
@@ -83,7 +83,7 @@ class Schedules(StoredSchedules):
         self,
         name: str,
         cron: str,
-        call: Call[Any] | Plan,
+        call: JobCall[Any] | Plan,
         *,
         timezone: str = "UTC",
         catch_up: CatchUp = "one",

@@ -21,6 +21,7 @@ from typing import (
     NoReturn,
     ParamSpec,
     Protocol,
+    Self,
     TypeAlias,
     TypedDict,
     TypeVar,
@@ -212,7 +213,7 @@ class Call(Generic[R_co]):
         retry: Retry | None = None,
         queue: str | None = None,
         priority: int | None = None,
-    ) -> "Call[R_co]":
+    ) -> Self:
         """Return the same call with other options; what is None stays as the definition has it.
 
         Args:
@@ -241,9 +242,9 @@ class Call(Generic[R_co]):
             queue=queue,
             priority=priority,
         )
-        return Call(self.definition, self.args, self.kwargs, given)
+        return type(self)(self.definition, self.args, self.kwargs, given)
 
-    def use(self) -> "Call[R_co]":
+    def use(self) -> Self:
         """Return this call, and record that something is done with it."""
         self._used = True
         return self
@@ -327,6 +328,18 @@ class Call(Generic[R_co]):
         if not self._used and (here := scope.get()) is not None:
             where = f"step {here}" if isinstance(here, str) else repr(here)
             _log.warning("%r was never awaited, so nothing of it was done (%s)", self, where)
+
+
+class StepCall(Call[R_co]):
+    """A call of a step: awaited in the code of a job, or put into a plan."""
+
+    __slots__ = ()
+
+
+class JobCall(Call[R_co]):
+    """A call of a job: submitted, or awaited in the code of another job as its child."""
+
+    __slots__ = ()
 
 
 _LONGEST_REPR = 100
@@ -421,9 +434,9 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     description: str = ""
     tool: str = ""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> StepCall[R]:
         """Return a call of this step, to be awaited in the code of a job."""
-        return Call(self, args, kwargs)
+        return StepCall(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<Step {self.name}>"
@@ -552,9 +565,9 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
     raises: Raises = ()
     description: str = ""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
         """Return a call of this job, to be submitted, or awaited in another job as its child."""
-        return Call(self, args, kwargs)
+        return JobCall(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<JobDefinition {self.name}>"

@@ -22,7 +22,7 @@ from perdure.base.codec import depth, flaw, parse
 from perdure.base.errors import DefinitionError, PlanError, UnknownName, Unstorable
 from perdure.base.schema import json_schema, kinds, write_unknown
 from perdure.base.schema import part as schema_part
-from perdure.jobs.definition import LONGEST_NAME, Call, Step, check_name
+from perdure.jobs.definition import LONGEST_NAME, Call, Step, StepCall, check_name
 from perdure.jobs.parameters import Parameter, misfit
 from perdure.jobs.registry import DefinitionTable
 
@@ -120,7 +120,7 @@ class Plan:
 
     __slots__ = ("_definitions", "calls", "name")
 
-    def __init__(self, *calls: "Call[Any] | PlanCall", name: str = "plan") -> None:
+    def __init__(self, *calls: "StepCall[Any] | PlanCall", name: str = "plan") -> None:
         """Take calls of steps; the id of each is the step's name unless `options(id=…)` sets it.
 
         Raises:

@@ -191,7 +191,7 @@ def call_of(tool: Tool, given: Mapping[str, Any] | str) -> Call[Any]:
 def _as_tool(call: Call[Any], name: str, key: str | None) -> Call[Any]:
     """Return a call with its key, and with the name by which a model calls it, for traces."""
     made = call.use()
-    return Call(made.definition, made.args, made.kwargs, CallOptions(id=key, tool=name))
+    return type(made)(made.definition, made.args, made.kwargs, CallOptions(id=key, tool=name))
 
 
 def _key(id: str | None) -> str | None:

@@ -23,7 +23,7 @@ from perdure.app import App
 from perdure.base.codec import decode
 from perdure.engine.handle import Handle
 from perdure.engine.submission import SubmitOptions
-from perdure.jobs.definition import Call
+from perdure.jobs.definition import JobCall
 from perdure.jobs.failure import Failure
 from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
@@ -88,7 +88,7 @@ class _End(Struct, frozen=True):
 
 async def crash_everywhere(
     app: App,
-    call: Call[Any] | Plan,
+    call: JobCall[Any] | Plan,
     *,
     arrange: Arrange | None = None,
     observe: Observe | None = None,

@@ -56,6 +56,7 @@ from perdure.jobs.definition import (
     Call,
     CallOptions,
     ClosureOptions,
+    JobCall,
     JobDefinition,
     Step,
     scope,
@@ -445,7 +446,7 @@ class JobContext(Context):
 
     # A journal for loops without end
 
-    async def continue_as(self, call: Call[Any], /) -> NoReturn:
+    async def continue_as(self, call: JobCall[Any], /) -> NoReturn:
         """Begin the job again with other arguments and an empty journal; this does not return.
 
         For jobs that never end, or whose journal would grow without bound. The job keeps its id,
@@ -547,7 +548,7 @@ class JobContext(Context):
             operation.finish(None, no_message(entry))
         return operation
 
-    def child(self, call: Call[R], /) -> "Operation[R]":
+    def child(self, call: JobCall[R], /) -> "Operation[R]":
         """Submit another job, wait for it, and return its result; the same as awaiting the call.
 
         Raises:
