@@ -64,9 +64,10 @@ def paying_app(url: str) -> App:  # noqa: C901  it only declares
     app = App(url, worker=QUICK, queues=("default", "imported"), policy=policy)
 
     @app.step(retry=Retry(attempts=1))
-    async def prepare(what: str) -> str:
-        if what == "broken":
-            raise Permanent("it is broken")
+    async def prepare(ctx: StepContext, what: str) -> str:
+        async for part in ctx.items([what]):
+            if part == "broken":
+                raise Permanent("it is broken")
         return what
 
     @app.step(risk=RiskLevel.MEDIUM, retry=Retry(attempts=1))
@@ -330,6 +331,13 @@ async def skip(world: World, by: Headers) -> str:
     return job
 
 
+async def skip_item(world: World, by: Headers) -> str:
+    job = await world.submitted("pays", world.kim, "broken")
+    await world.reached(job, JobState.FAILED)
+    await world.post(f"/jobs/{job}/skip_item", by, step="prepare#1", reason="not needed")
+    return job
+
+
 async def skip_in_a_child(world: World, by: Headers) -> str:
     """What a person says that a child has returned is what its parent goes on with."""
     job = await world.submitted("pays_what_a_child_says", world.kim, "broken")
@@ -488,6 +496,7 @@ BY_ROUTE: Final[Mapping[str, tuple[Way, ...]]] = {
     f"POST {_JOB}/retry": (retry, retry_a_parent),
     f"POST {_JOB}/resume": (resume,),
     f"POST {_JOB}/skip": (skip, skip_in_a_child),
+    f"POST {_JOB}/skip_item": (skip_item,),
     f"POST {_JOB}/cancel": (cancel,),
     f"POST {_JOB}/compensate": (compensate,),
     f"POST {_JOB}/abandon_undo": (abandon_undo,),
