@@ -252,7 +252,7 @@ async def test_an_inline_sync_step_runs_on_the_loop(app: App) -> None:
 async def test_a_thread_that_comes_too_late_saves_nothing(app: App) -> None:
     gate, tried = threading.Event(), threading.Event()
 
-    @app.step(timeout="500ms", retry=Retry(attempts=2, initial_delay="1ms"))
+    @app.step(timeout="1500ms", retry=Retry(attempts=2, initial_delay="1ms"))
     def slow(ctx: SyncStepContext) -> str:
         if ctx.attempt == 2:
             gate.set()
@@ -285,7 +285,7 @@ async def test_a_thread_that_comes_too_late_settles_no_effect(app: App) -> None:
             return "late"
         return "in time"
 
-    @app.step(timeout="500ms", retry=Retry(attempts=2, initial_delay="1ms"))
+    @app.step(timeout="1500ms", retry=Retry(attempts=2, initial_delay="1ms"))
     def slow(ctx: SyncStepContext) -> str:
         if ctx.attempt == 1:
             try:

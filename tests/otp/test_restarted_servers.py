@@ -61,7 +61,7 @@ async def test_an_agent_that_crashed_begins_anew() -> None:
         assert await Agent.get("number", lambda state: state) == 1
 
 
-@simulated(patience=0.02)
+@simulated(patience=0.5)  # a thread of a busy machine reads and writes the file
 async def test_an_agent_with_a_snapshot_comes_back_with_what_it_saved(tmp_path: Path) -> None:
     snapshot = Snapshot(tmp_path / "number.json", every="1s", kind=int)
     async with Supervisor([Agent.child(lambda: 1, name="number", snapshot=snapshot)]):

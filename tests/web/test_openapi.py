@@ -59,6 +59,7 @@ async def test_no_route_fails_on_ids_that_do_not_exist(url: str, who: str) -> No
     assert {name: status for name, status in statuses.items() if status >= 500} == {}
 
 
+@pytest.mark.timeout(600)
 def test_schemathesis_finds_no_fault_of_the_server(url: str) -> None:
     app = App(url)
 

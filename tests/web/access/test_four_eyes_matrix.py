@@ -58,6 +58,11 @@ Headers = Mapping[str, str]
 ANNA = Person(id="anna", tenant="acme", roles=frozenset({"approver"}))
 
 
+def _check(part: str) -> None:
+    if part == "broken":
+        raise Permanent("it is broken")
+
+
 def paying_app(url: str) -> App:  # noqa: C901  it only declares
     """Return an app whose jobs pay, which people must approve, also when it is undone."""
     policy = Policy(gates=GatePolicy(gates={**GATES, RiskLevel.MEDIUM: Gate.WAIT}))
@@ -66,8 +71,7 @@ def paying_app(url: str) -> App:  # noqa: C901  it only declares
     @app.step(retry=Retry(attempts=1))
     async def prepare(ctx: StepContext, what: str) -> str:
         async for part in ctx.items([what]):
-            if part == "broken":
-                raise Permanent("it is broken")
+            _check(part)
         return what
 
     @app.step(risk=RiskLevel.MEDIUM, retry=Retry(attempts=1))

@@ -791,6 +791,9 @@ def _trusted(entries: Iterable[JournalEntry], compared: int) -> set[str]:
 class Run:
     """What the code of a claimed job, its operations and its worker share."""
 
+    same_code = False  # this worker has run the job from the beginning, and nobody else
+    reused = 0  # how often a recorded effect was used again since the last write
+
     def __init__(self, node: WorkerPort, claim: Claim) -> None:  # noqa: PLR0915 - one state
         self.node, self.job, self.epoch, self.thread = node, claim.job, claim.epoch, get_ident()
         self.process: Process = current("a run of a job")
@@ -802,7 +805,6 @@ class Run:
 
         # What is known about the job
         self.journal = Journal(claim.journal, node.limits.compared)
-        self.same_code = False  # this worker has run the job from the beginning, and nobody else
         self.news, self.ends = claim.news, 0  # how far its news, and ends of children, were read
         self.messages = list(claim.messages)
         self.received: set[int] = set()  # messages that operations have taken out of that list
@@ -839,7 +841,6 @@ class Run:
         self.buffered_effects: dict[str, Effect] = {}  # by key, likewise
         self.buffered_spending: dict[str, SpendingChange] = {}  # by identity, likewise
         self.buffered_version: CodeVersion | None = None  # that the job belongs to, likewise
-        self.reused = 0  # how often a recorded effect was used again since the last write
         self.output = OutputBuffer(claim.topics, node.settings)
         self.sealed = False  # nothing is working for the job any more: only its end is written
         self.in_flight = 0  # writes that the store has not answered
