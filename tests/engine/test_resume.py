@@ -1,16 +1,20 @@
 """Going on where a job stood: replay, checkpoints, drift."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
+from perdure.jobs.definition import JobCall
 from perdure.jobs.failure import Failure
 from perdure.jobs.parameters import Partial
 from perdure.jobs.state import JobState
+from perdure.testing import Environment
 from tests.support.engine import durable, until
+from tests.support.job_environment import in_environment
 
 
 @durable
@@ -98,15 +102,14 @@ async def test_a_partial_result_goes_on_from_its_checkpoint(app: App) -> None:
         assert await (await app.submit(job())).result("5s") == 4
 
 
-@durable
-async def test_items_resume_after_the_last_one_that_was_saved(app: App) -> None:
-    done: list[str] = []
+def converting(app: App, done: list[str], fails: Callable[[], Awaitable[None]]) -> JobCall[int]:
+    """Return a call of a job whose step saves every second item, and fails once, at "d"."""
 
     @app.step(retry=Retry(attempts=2, initial_delay="1ms"))
     async def convert(ctx: StepContext, names: list[str]) -> int:
         async for name in ctx.items(names, every=2):
-            if name == "d" and ctx.attempt == 1:
-                raise RuntimeError("crash")
+            if name == "d" and len(done) == 3:
+                await fails()
             done.append(name)
         return len(done)
 
@@ -114,8 +117,37 @@ async def test_items_resume_after_the_last_one_that_was_saved(app: App) -> None:
     async def job(ctx: JobContext) -> int:
         return await convert(list("abcdef"))
 
+    return job()
+
+
+@durable
+async def test_items_continue_at_the_one_that_failed(app: App) -> None:
+    done: list[str] = []
+    failures: list[None] = []
+
+    async def fails() -> None:
+        if not failures:
+            failures.append(None)
+            raise RuntimeError("it fails once")
+
     async with app.running():
-        await (await app.submit(job())).result("5s")
+        await (await app.submit(converting(app, done, fails))).result("20s")
+    assert done == ["a", "b", "c", "d", "e", "f"]
+
+
+@in_environment
+async def test_items_resume_after_the_last_one_that_was_saved(app: App, env: Environment) -> None:
+    done: list[str] = []
+    there = asyncio.Event()
+
+    async def hangs() -> None:
+        there.set()
+        await asyncio.get_running_loop().create_future()
+
+    handle = await app.submit(converting(app, done, hangs))
+    await there.wait()
+    await env.crash()
+    await handle.result()
     assert done == ["a", "b", "c", "c", "d", "e", "f"]
 
 

@@ -322,8 +322,8 @@ async def test_nobody_can_take_the_lease_while_a_write_is_under_way(
             psycopg.connect(base, options=options, autocommit=True) as thief,
         ):
             holder.execute(
-                b"INSERT INTO journal VALUES ('a', 0, '', '', '', 'RUNNING', 0, NULL, NULL, NULL, "
-                b"NULL, 0, NULL, NULL, NULL)"
+                b"INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, checkpoint_no) "
+                b"VALUES ('a', 0, '', '', '', 'RUNNING', 0, 0)"
             )
             write = asyncio.ensure_future(store.write(write_of(claim, entry(0), events=events)))
             while not _is_waiting(base, holder):

@@ -37,8 +37,8 @@ class Holder:
         self._base, _, schema = url.rpartition("&schema=")
         self._pg = psycopg.connect(self._base, options=f"-c search_path={schema}")
         self._pg.execute(
-            b"INSERT INTO journal VALUES ('a', 9, '', '', '', 'RUNNING', 0, NULL, NULL, NULL, "
-            b"NULL, 0, NULL, NULL, NULL)"
+            b"INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, checkpoint_no) "
+            b"VALUES ('a', 9, '', '', '', 'RUNNING', 0, 0)"
         )
 
     async def met(self, answer: Told) -> None:

@@ -12,7 +12,7 @@ no answers: they affect the job as with any other call.
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, overload
 
 from msgspec import Struct
 
@@ -27,7 +27,15 @@ from perdure.base.errors import (
     Unstorable,
 )
 from perdure.base.schema import inlined
-from perdure.jobs.definition import Call, CallOptions, JobDefinition, JobScope, Step, scope
+from perdure.jobs.definition import (
+    Call,
+    CallOptions,
+    JobCall,
+    JobDefinition,
+    JobScope,
+    Step,
+    scope,
+)
 from perdure.jobs.failure import type_name
 
 R = TypeVar("R")
@@ -176,6 +184,10 @@ def _job() -> JobScope:
     return here
 
 
+@overload
+def call_of(tool: JobDefinition[..., Any], given: Mapping[str, Any] | str) -> JobCall[Any]: ...
+@overload
+def call_of(tool: Tool, given: Mapping[str, Any] | str) -> Call[Any]: ...
 def call_of(tool: Tool, given: Mapping[str, Any] | str) -> Call[Any]:
     """Return a tool call with the arguments that a model wrote.
 

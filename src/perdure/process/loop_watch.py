@@ -33,7 +33,7 @@ _OURS = str(Path(__file__).parents[1])
 _CLOCK = SystemClock()
 
 
-class LoopWatch(threading.Thread):
+class ProcessWatch(threading.Thread):
     """The thread that looks at loops until it is stopped."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from perdure.process.lifecycle import (
     stop_gracefully,
 )
 from perdure.process.loop import new_loop, set_spin_time
-from perdure.process.loop_watch import INLINE, LoopWatch
+from perdure.process.loop_watch import INLINE, ProcessWatch
 from perdure.process.names import Names
 from perdure.process.process import (
     Function,
@@ -274,7 +274,7 @@ class LoopRuntime:
         self.names: Names[Process] = Names()
         self.spawn_ids: dict[str, SpawnTarget] = {}
         self.root: Process | None = None
-        self.watch: LoopWatch | None = None  # names processes that hold up their loop
+        self.watch: ProcessWatch | None = None  # names processes that hold up their loop
         self.process_class: type[Process] = Process
         self.hosts: dict[str, Host] = {}  # those that run
         self.node: NodePort | None = None  # its boundary to other loops, if there are any
@@ -334,7 +334,7 @@ class LoopRuntime:
     def start_watch(self) -> None:
         """Watch the loop from a thread; not in virtual time."""
         if isinstance(self.clock, SystemClock):
-            self.watch = LoopWatch()
+            self.watch = ProcessWatch()
             self.watch.add(self)
             self.watch.start()
             self.at_close(self.watch.stop)

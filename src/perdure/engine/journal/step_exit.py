@@ -14,7 +14,7 @@ from perdure.jobs.definition import Step
 from perdure.jobs.model import JournalEntry
 
 
-class StepCall(Protocol):
+class CallInProgress(Protocol):
     """One call of a step, as gates, exits and effects see it; implemented by `StepOperation`."""
 
     entry: JournalEntry
@@ -59,7 +59,7 @@ class StepCall(Protocol):
 class StepExit(BaseException):
     """Leaves the function of a step. Not an error; never catch it."""
 
-    async def apply(self, step: StepCall) -> None:
+    async def apply(self, step: CallInProgress) -> None:
         """Do what is needed before the step can begin again."""
 
 

@@ -41,7 +41,7 @@ from perdure.base.errors import (
 )
 from perdure.engine import events
 from perdure.engine.journal.run import Operation, Run
-from perdure.engine.journal.step_exit import StepCall, StepExit
+from perdure.engine.journal.step_exit import CallInProgress, StepExit
 from perdure.engine.journal.verdict import NeedsAttention
 from perdure.jobs.approval import (
     APPROVER,
@@ -247,7 +247,7 @@ def _park_expired(run: Run, approval: Approval) -> None:
 
 
 async def _wait_for_answer(
-    step: StepCall, approval: Approval, entry: JournalEntry, *, is_new: bool
+    step: CallInProgress, approval: Approval, entry: JournalEntry, *, is_new: bool
 ) -> None:
     """Make a step wait for an answer, asking first if the approval is new."""
     step.asked = approval.id  # before the write: the answer may come at once
@@ -258,7 +258,7 @@ async def _wait_for_answer(
     await look_for_answer(step)
 
 
-async def look_for_answer(step: StepCall) -> None:
+async def look_for_answer(step: CallInProgress) -> None:
     """Begin a step again if its question is answered; otherwise make it wait."""
     run, approval_id = step.run, step.asked
     assert approval_id is not None
@@ -277,7 +277,7 @@ async def look_for_answer(step: StepCall) -> None:
 # Gates: questions before a step
 
 
-def pass_gate(step: StepCall, decision: GateDecision) -> bool:
+def pass_gate(step: CallInProgress, decision: GateDecision) -> bool:
     """Whether a step may begin now; if not, it begins again when its gate is open."""
     if decision.gate is Gate.RUN:
         return True
@@ -286,7 +286,7 @@ def pass_gate(step: StepCall, decision: GateDecision) -> bool:
     return False
 
 
-async def _record(step: StepCall, decision: GateDecision) -> None:
+async def _record(step: CallInProgress, decision: GateDecision) -> None:
     """Log that a step begins, and open its gate, unless its pass has become void."""
     run, used = step.run, decision.opened_by
     if used is not None and not await _is_pass_usable(run, used):
@@ -310,7 +310,7 @@ async def _is_pass_usable(run: Run, used: GatePass) -> bool:
     return found is not None and is_usable(run, found, asked)
 
 
-async def _ask_about_call(step: StepCall, decision: GateDecision) -> None:
+async def _ask_about_call(step: CallInProgress, decision: GateDecision) -> None:
     """Find the answer about exactly this call, and ask if there is no usable one."""
     run, entry = step.run, step.entry
     question = Question(
@@ -334,7 +334,7 @@ async def _ask_about_call(step: StepCall, decision: GateDecision) -> None:
     await _wait_for_answer(step, question.approval(run, found), entry, is_new=True)
 
 
-async def _apply_decision(step: StepCall, found: Approval, question: Question) -> bool:
+async def _apply_decision(step: CallInProgress, found: Approval, question: Question) -> bool:
     """Carry out what was decided about a call; return False if people must be asked again."""
     run = step.run
     if found.state is not ApprovalState.APPROVED and await is_continued(run, found):
@@ -354,7 +354,7 @@ async def _apply_decision(step: StepCall, found: Approval, question: Question) -
     return True
 
 
-def _open(step: StepCall) -> None:
+def _open(step: CallInProgress) -> None:
     step.gate_open = step.start_again = True
 
 
@@ -424,7 +424,7 @@ class ExitForAnswer(StepExit):
         self.approval = approval
         self.is_new = is_new
 
-    async def apply(self, step: StepCall) -> None:
+    async def apply(self, step: CallInProgress) -> None:
         await _wait_for_answer(step, self.approval, step.uncount(), is_new=self.is_new)
 
 
@@ -435,7 +435,7 @@ class ExitExpired(StepExit):
         super().__init__(approval.title)
         self.approval = approval
 
-    async def apply(self, step: StepCall) -> None:
+    async def apply(self, step: CallInProgress) -> None:
         await step.run.write(step.uncount())
         _park_expired(step.run, self.approval)
 

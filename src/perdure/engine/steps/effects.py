@@ -28,7 +28,7 @@ from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import DefinitionError, EffectInDoubt, IllegalTransition
 from perdure.engine import crashpoint, events
 from perdure.engine.journal.run import Run
-from perdure.engine.journal.step_exit import StepCall, StepExit
+from perdure.engine.journal.step_exit import CallInProgress, StepExit
 from perdure.engine.journal.verdict import NeedsAttention, Unwound
 from perdure.engine.people.attention import alerts
 from perdure.jobs.definition import Step
@@ -165,7 +165,7 @@ class LiveAttempt(Protocol):
 class Effects:
     """The effects of one attempt of a step."""
 
-    def __init__(self, step: StepCall, attempt: LiveAttempt) -> None:
+    def __init__(self, step: CallInProgress, attempt: LiveAttempt) -> None:
         self._step = step
         self._attempt = attempt
         self._run = step.run
@@ -594,7 +594,7 @@ class ExitForDecision(StepExit):
         self.effect = effect
         self.why = why
 
-    async def apply(self, step: StepCall) -> None:
+    async def apply(self, step: CallInProgress) -> None:
         """Write that the effect is in doubt, alert people, and let the run end."""
         run, effect, why = step.run, self.effect, self.why
         about = {"step": step.entry.id, "kind": effect.kind, "target": effect.target}
@@ -617,7 +617,7 @@ class ExitForOtherJob(StepExit):
         """Wait for an effect under the same business key."""
         return cls(effect.job_id, f"the {effect.kind} to {effect.target}", effect.called_at)
 
-    async def apply(self, step: StepCall) -> None:
+    async def apply(self, step: CallInProgress) -> None:
         """Begin the step again after a pause, which grows with the time waited so far."""
         now = step.run.now()
         pause = min(max((now - self._since) / 2, _SOON), _LATE)
@@ -632,12 +632,12 @@ class ExitToQuery(StepExit):
         super().__init__(f"the last call of {what} may still be under way; the receiver is asked")
         self._at = at
 
-    async def apply(self, step: StepCall) -> None:
+    async def apply(self, step: CallInProgress) -> None:
         """Begin the step again at that time."""
         await _begin_again(step, self._at, str(self))
 
 
-async def _begin_again(step: StepCall, at: float, why: str) -> None:
+async def _begin_again(step: CallInProgress, at: float, why: str) -> None:
     error = failure_of(EffectInDoubt(why)).pack()
     step.entry = replace(step.uncount(), wake_at=at, error=error)
     await step.run.write(step.entry)

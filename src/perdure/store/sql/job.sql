@@ -93,7 +93,6 @@ UPDATE job SET
 WHERE id = :id
 
 -- part: job_columns
--- A job with what its lease says: see `rows.job`.
 SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
        job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
