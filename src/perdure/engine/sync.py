@@ -282,6 +282,7 @@ class SyncCaller(Facade[C]):
     resume_queue = blocking(Caller.resume_queue)
     approvals = blocking(Caller.approvals)
     decide = blocking(Caller.decide)
+    reveal = blocking(Caller.reveal)
     delegate = blocking(Caller.delegate)
 
     def wait_for(
