@@ -53,6 +53,7 @@ class Corpus:
         self.app = App(url, worker=worker, policy=policy(), **options)
         self._steps()
         self._other_steps()
+        self._failing_items()
         self._effects()
         self._doubtful_effects()
         self._plain_jobs()
@@ -105,6 +106,23 @@ class Corpus:
         self.double, self.walk, self.parts, self.large, self.shared = (
             *(double, walk, parts, large, shared),
         )
+
+    def _failing_items(self) -> None:
+        app = self.app
+
+        @app.step(retry=ONCE, on_failure="park")
+        async def sort(ctx: StepContext, names: list[str]) -> int:
+            async for name in ctx.items(names):
+                if name == "poison":
+                    raise ValueError(name)
+            return len(names)
+
+        @app.job(on_failure="ask")
+        async def sorts(ctx: JobContext) -> int:
+            await self.pay()
+            return await sort(["a", "poison", "b"])
+
+        self.sorts = sorts
 
     def _other_steps(self) -> None:
         app = self.app
@@ -219,7 +237,8 @@ class Corpus:
         @app.job
         async def plain(ctx: JobContext) -> Any:
             ctx.emit({"job": ctx.job_id, "of": [ctx.tenant, ctx.user]})
-            known = (ctx.now(), ctx.random(), ctx.uuid(), ctx.patched("new"))
+            with ctx.unrecorded("it only looks at itself"):
+                known = (ctx.now(), ctx.random(), ctx.uuid(), ctx.patched("new"))
             begun = ctx.start(self.double(1))
             await ctx.gather(self.double(2), self.large("a"), ctx.sleep("5ms"))
             async with asyncio.TaskGroup() as group:
@@ -455,6 +474,14 @@ async def a_failed_job_is_retried_skipped_and_forked(it: Corpus) -> None:
     await retried.retry()
     copy = await forked.fork("broken")
     assert [await each.wait("60s") for each in (retried, copy)] == [JobState.COMPLETED] * 2
+
+
+@story
+async def an_item_that_fails_is_left_out(it: Corpus) -> None:
+    handle = await it.app.submit(it.sorts())
+    await handle.until(JobState.NEEDS_ATTENTION)
+    await handle.skip_item("sort", "it is poison")
+    assert await handle.result("60s") == 3
 
 
 @story

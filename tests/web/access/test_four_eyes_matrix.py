@@ -518,6 +518,7 @@ STARTS_NOTHING: Final = frozenset(
         *(f"POST {_JOB}/pause", f"DELETE {_SCHEDULE}", f"POST {_SCHEDULE}/pause"),
         f"POST {_JOB}/send",  # a job that acts on messages decides itself whom it believes
         *("POST /api/v1/approvals/{id}/decide", "POST /api/v1/approvals/{id}/delegate"),
+        "POST /api/v1/approvals/{id}/reveal",
         *("POST /api/v1/queues/{name}/pause", "POST /api/v1/queues/{name}/resume"),
         *("POST /api/v1/workers/{id}/drain", "POST /api/v1/workers/{id}/resume"),
         "POST /api/v1/workers/{id}/processes/{pid}/kill",
