@@ -83,8 +83,14 @@ def test_a_job_took_the_time_from_its_first_start_to_its_end_or_until_now() -> N
 def test_a_job_that_is_stuck_shows_it_whatever_its_steps_do() -> None:
     step = _entry(EntryKind.STEP, StepState.RUNNING)
     for state in (JobState.RUNNING, JobState.COMPENSATING):
+        assert _row(_job(state, stuck=True), step).shown_state is ShownState.STUCK
+
+
+def test_a_stuck_job_whose_worker_is_silent_shows_that_since_it_is_the_reason() -> None:
+    step = _entry(EntryKind.STEP, StepState.RUNNING)
+    for state in (JobState.RUNNING, JobState.COMPENSATING):
         row = _row(_job(state, stuck=True), step, stale=True)
-        assert row.shown_state is ShownState.STUCK
+        assert row.shown_state is ShownState.STALE_HEARTBEAT
 
 
 def test_a_job_whose_worker_is_gone_waits_for_another_one_and_does_not_run() -> None:

@@ -205,10 +205,10 @@ def took(job: Job, now: float) -> float | None:
 def shown_state(facts: JobFacts, now: float) -> ShownState:
     """Return the state of a job as people see it."""
     job = facts.job
+    if facts.stale and job.state not in ENDED:  # which also says why it makes no progress
+        return _S.STALE_HEARTBEAT
     if job.stuck or is_left(job):
         return _S.STUCK if job.stuck else _S.WAITING
-    if facts.stale and job.state not in ENDED:
-        return _S.STALE_HEARTBEAT
     match job.state:
         case JobState.PENDING:
             return _S.SCHEDULED if job.due_at is not None and job.due_at > now else _S.PENDING
