@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import subprocess
 import sys
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
@@ -125,13 +126,14 @@ async def kill_workers(url: str, folder: Path) -> None:
     command = (sys.executable, "-m", "tests.support.healthy_jobs", url, str(folder))
     for entries in (*KILLS, None):
         with (folder / "log").open("ab") as log:
-            worker = await asyncio.create_subprocess_exec(*command, stderr=log, cwd=ROOT)
+            # Started at once: a cancel in the middle of that would leave the process behind.
+            worker = subprocess.Popen(command, stderr=log, cwd=ROOT)  # noqa: ASYNC220
         try:
             while entries is None or _written(url) < entries:
                 await pause(0.02)
         finally:
             worker.kill()
-            await worker.wait()
+            worker.wait()
 
 
 def _written(url: str) -> int:
