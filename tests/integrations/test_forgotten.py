@@ -8,6 +8,14 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
+
+pytest.importorskip("agent_framework")
+pytest.importorskip("agents")
+pytest.importorskip("google.adk")
+pytest.importorskip("langchain")
+pytest.importorskip("mcp")
+pytest.importorskip("pydantic_ai")
+
 from agent_framework import Agent as FrameworkAgent
 from google.adk import apps as adk
 from google.adk.agents import LlmAgent
